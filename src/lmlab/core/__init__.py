@@ -1,0 +1,1 @@
+"""The ground floor: errors, configs, units, resources, provenance, child processes, the environment."""
