@@ -175,6 +175,7 @@ def decode(wanted: object, data: Json, where: str = "config") -> typing.Any:
 
 
 def _decode_class(wanted: type, data: Json, where: str) -> typing.Any:
+    name = wanted.__name__
     if dataclasses.is_dataclass(wanted):
         return _decode_dataclass(wanted, data, where)
     if issubclass(wanted, enum.Enum):
@@ -190,7 +191,7 @@ def _decode_class(wanted: type, data: Json, where: str) -> typing.Any:
     for kind, accepted, convert in _CONVERSIONS:
         if wanted is kind and isinstance(data, accepted) and not isinstance(data, bool):
             return convert(data)
-    raise _mismatch(where, wanted.__name__, data)
+    raise _mismatch(where, name, data)
 
 
 def _decode_dataclass(wanted: type, data: Json, where: str) -> typing.Any:

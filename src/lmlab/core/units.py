@@ -40,5 +40,6 @@ def format_count(count: float) -> str:
     """
     if abs(count) < 1000:
         return f"{count:.0f}"
-    unit = min(int(math.log10(abs(count)) / 3), 5)
+    # Three digits round 999,999 up to the next unit.
+    unit = min(int(math.log10(float(f"{abs(count):.3g}")) / 3 + 1e-9), 5)
     return f"{count / 1000**unit:.3g}{' kMGTP'[unit]}"
