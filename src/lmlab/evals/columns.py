@@ -1,0 +1,68 @@
+"""The columns of the evaluation: trained models, and what a model must beat to be worth its cost."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from lmlab.evals.bpb import model_score, score_source
+from lmlab.evals.heldout import HeldOut, nats_of_bytes
+from lmlab.evals.ngrams import NgramModel, train_ngrams
+from lmlab.evals.table import Column
+from lmlab.storage import Path
+from lmlab.tokens.store import Source, Store
+from lmlab.training.checkpoint import load_final, read_recipe
+from lmlab.training.data import seen_tokens
+
+Report = Callable[[str, int, int], None]  # text, done, total
+
+
+def model_column(name: str, run: Path, store: Store, report: Report) -> Column:
+    """Score every held-out document with the final weights of a run, in the precision it was trained in."""
+    recipe = read_recipe(run.local)
+    config, params = load_final(run)
+    score = model_score(config, params, jnp.dtype(recipe["dtype"]))
+    nats, done = [], 0
+    for domain in store.domains:
+        source = store.source(domain)
+        scored = score_source(score, source, eos_id=store.eos_id, seq=recipe["seq"])
+        nats.append(scored)
+        done += source.token_count
+        report(f"{name}: {domain}", done, store.tokens)
+    return Column(
+        name=name,
+        kind="model",
+        how=f"final weights in {recipe['dtype']}; a token sees at most {recipe['seq']} before it",
+        nats=np.concatenate(nats),
+        facts={
+            "params": config.param_count(),
+            "trained_tokens": recipe["batch"] * recipe["seq"] * recipe["steps"],
+        },
+    )
+
+
+def zstd_column(held_out: HeldOut) -> Column:
+    """`zstd -19` of each document alone: what a general compressor knows about text."""
+    how = "each document compressed alone: complete frames, no checksum, no dictionary"
+    return Column("zstd -19", "compressor", how, nats_of_bytes(held_out.compressed), {})
+
+
+def ngram_column(name: str, order: int, run: Path, store: Store) -> Column:
+    """An n-gram model over exactly the tokens that a run was trained on, scoring the same held-out tokens."""
+    model = train_ngrams(seen_tokens(run.local), vocab=store.vocab, eos_id=store.eos_id, order=order)
+    return Column(
+        name=name,
+        kind="n-gram",
+        how="interpolated modified Kneser-Ney, counted over the very tokens that the main run trained on",
+        nats=np.concatenate([ngram_nats(model, store.source(domain)) for domain in store.domains]),
+        facts={"trained_tokens": model.tokens, "grams": sum(len(row.keys) for row in model.orders)},
+    )
+
+
+def ngram_nats(model: NgramModel, source: Source) -> Float[np.ndarray, " documents"]:
+    """Nats of each document of a domain, its closing end id left out."""
+    stream = np.concatenate([[model.eos_id], source.tokens])
+    nats = model.nats(stream)[1:]
+    nats[source.offsets[1:] - 1] = 0.0
+    return np.add.reduceat(nats, source.offsets[:-1])
