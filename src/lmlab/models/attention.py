@@ -1,0 +1,167 @@
+"""Causal attention over segments and windows: training's in blocks with its own gradient, and a cached one.
+
+Blocks of queries meet only the keys that they may see, so causality and windows save work and not only
+results. The gradient keeps the probabilities and puts every product in a form that is fast (see `dot`).
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from lmlab.models.layers import Context, Held, product_nn, product_nt, transpose_apart
+
+BLOCK = 128
+"""Queries in a block; measured on CPU at 256 and 512 tokens, see docs of `bench/models.py`."""
+
+
+def attend(
+    q: Float[Array, "batch seq heads head_dim"],
+    k: Float[Array, "batch seq kv_heads head_dim"],
+    v: Float[Array, "batch seq kv_heads head_dim"],
+    context: Context,
+    *,
+    window: int | None,
+    is_bounded: bool,
+    held: Held | None = None,
+) -> tuple[Float[Array, "batch seq heads head_dim"], Held | None]:
+    """softmax(q k^T) v, causal, inside each segment and window; `q` comes scaled.
+
+    With `held`, k and v are first written behind what it holds, and q sees all of that. `is_bounded` promises
+    |q·k| < 80, as QK-norm does, so that training's softmax needs no maximum.
+    """
+    if held is None:
+        how = (window, jnp.dtype(context.dtype), is_bounded)
+        return _in_blocks(how, q, k, v, context.segments), None
+    start = context.positions[:, 0]
+    held = Held(_append(held.keys, k, start), _append(held.values, v, start))
+    return _attend_held(q, held, context, window), held
+
+
+def _in_blocks(
+    how: "How",
+    q: Float[Array, "batch seq heads head_dim"],
+    k: Float[Array, "batch seq kv_heads head_dim"],
+    v: Float[Array, "batch seq kv_heads head_dim"],
+    segments: Int[Array, "batch seq"] | None,
+) -> Float[Array, "batch seq heads head_dim"]:
+    batch, seq, heads, head_dim = q.shape
+    groups = heads // k.shape[2]
+    grouped = q.reshape(batch, seq, -1, groups, head_dim).transpose(0, 2, 3, 1, 4)
+    keys, values = k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)
+    out = _attend(how, grouped, keys, values, segments)
+    return out.transpose(0, 3, 1, 2, 4).reshape(batch, seq, heads, head_dim)
+
+
+How = tuple[int | None, Any, bool]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(
+    how: How,
+    q: Float[Array, "batch kv_heads groups seq head_dim"],
+    k: Float[Array, "batch kv_heads seq head_dim"],
+    v: Float[Array, "batch kv_heads seq head_dim"],
+    segments: Int[Array, "batch seq"] | None,
+) -> Float[Array, "batch kv_heads groups seq head_dim"]:
+    return _attend_forward(how, q, k, v, segments)[0]
+
+
+def _attend_forward(
+    how: How, q: Array, k: Array, v: Array, segments: Array | None
+) -> tuple[Array, tuple[Any, ...]]:
+    window, dtype, is_bounded = how
+    q, k, v = q.astype(dtype), k.astype(dtype), v.astype(dtype)
+    outs, saved = [], []
+    for start, stop, first in _blocks(q.shape[3], window):
+        scores = product_nt(_fold(q[:, :, :, start:stop]), k[:, :, first:stop])
+        scores = _unfold(scores, q.shape[2])
+        mask = _mask(start, stop, first, window, segments)
+        peak = 0.0 if is_bounded else jnp.max(jnp.where(mask, scores, -jnp.inf), axis=-1, keepdims=True)
+        weights = jnp.where(mask, jnp.exp(scores - peak), 0.0).astype(dtype)
+        total = jnp.sum(weights, axis=-1, keepdims=True, dtype=jnp.float32)
+        outs.append(_unfold(product_nn(_fold(weights), v[:, :, first:stop]), q.shape[2]) / total)
+        saved.append((weights, total))
+    out = jnp.concatenate(outs, axis=3)
+    return out, (q, k, v, out, saved)
+
+
+def _attend_backward(how: How, residuals: tuple[Any, ...], grad: Array) -> tuple[Any, ...]:
+    window, dtype, _ = how
+    q, k, v, out, saved = residuals
+    groups = q.shape[2]
+    grad_q, grad_k, grad_v = [], jnp.zeros(k.shape, jnp.float32), jnp.zeros(v.shape, jnp.float32)
+    for (start, stop, first), (weights, total) in zip(_blocks(q.shape[3], window), saved, strict=True):
+        scaled = grad[:, :, :, start:stop] / total
+        along = jnp.sum(scaled * out[:, :, :, start:stop], axis=-1, keepdims=True)
+        scaled = _fold(scaled.astype(dtype))
+        inner = _unfold(product_nt(scaled, v[:, :, first:stop]), groups)
+        grad_scores = _fold((weights.astype(jnp.float32) * (inner - along)).astype(dtype))
+        grad_q.append(_unfold(product_nn(grad_scores, k[:, :, first:stop]), groups))
+        block = _fold(q[:, :, :, start:stop])
+        # Keys' and values' gradients come out transposed, so that only narrow arrays are ever swapped.
+        to_k = product_nn(transpose_apart(block), grad_scores).swapaxes(-1, -2)
+        to_v = product_nn(transpose_apart(scaled), _fold(weights)).swapaxes(-1, -2)
+        grad_k = grad_k.at[:, :, first:stop].add(to_k)
+        grad_v = grad_v.at[:, :, first:stop].add(to_v)
+    return jnp.concatenate(grad_q, axis=3), grad_k, grad_v, None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+def _blocks(seq: int, window: int | None) -> list[tuple[int, int, int]]:
+    """(first query, end, first key) of each block."""
+    spans = [(start, min(start + BLOCK, seq)) for start in range(0, seq, BLOCK)]
+    return [(start, stop, 0 if window is None else max(0, start - window + 1)) for start, stop in spans]
+
+
+def _fold(x: Array) -> Array:
+    """Query heads that share keys become more rows of one product."""
+    return x.reshape(*x.shape[:2], x.shape[2] * x.shape[3], x.shape[4])
+
+
+def _unfold(x: Array, groups: int) -> Array:
+    return x.reshape(*x.shape[:2], groups, -1, x.shape[3])
+
+
+def _mask(
+    start: int, stop: int, first: int, window: int | None, segments: Array | None
+) -> Bool[Array, "batch 1 1 queries keys"]:
+    queries, keys = jnp.arange(start, stop)[:, None], jnp.arange(first, stop)
+    seen = keys <= queries
+    if window is not None:
+        seen &= keys > queries - window
+    if segments is None:
+        return seen[None, None, None]
+    same = segments[:, start:stop, None] == segments[:, None, first:stop]
+    return (seen & same)[:, None, None]
+
+
+def _attend_held(
+    q: Float[Array, "batch seq heads head_dim"], held: Held, context: Context, window: int | None
+) -> Float[Array, "batch seq heads head_dim"]:
+    keys, values = (part.astype(context.dtype) for part in held)
+    grouped = q.reshape(*q.shape[:2], keys.shape[2], -1, q.shape[3]).astype(context.dtype)
+    scores = jnp.einsum("bsmgd,blmd->bmgsl", grouped, keys, preferred_element_type=jnp.float32)
+    places, now = jnp.arange(keys.shape[1]), context.positions[:, :, None]
+    is_seen = places <= now
+    if window is not None:
+        is_seen &= places > now - window
+    weights = jax.nn.softmax(jnp.where(is_seen[:, None, None], scores, -jnp.inf), axis=-1)
+    weights = weights.astype(context.dtype)
+    out = jnp.einsum("bmgsl,blmd->bsmgd", weights, values, preferred_element_type=jnp.float32)
+    return out.reshape(q.shape)
+
+
+def _append(
+    held: Float[Array, "batch length kv_heads head_dim"],
+    new: Float[Array, "batch seq kv_heads head_dim"],
+    start: Int[Array, " batch"],
+) -> Float[Array, "batch length kv_heads head_dim"]:
+    """Write each row's new entries from its own place on."""
+    write = jax.vmap(lambda row, entry, at: lax.dynamic_update_slice(row, entry, (at, 0, 0)))
+    return write(held, new.astype(held.dtype), start)

@@ -1,0 +1,207 @@
+"""Pieces that both architectures are made of: matrix products, norms, RoPE, attention, walking the layers.
+
+Products take bfloat16 operands (or float32, as asked) and give float32; everything between them is float32.
+How a product is written decides its speed on XLA's CPU backend, so that choice stands once, in `dot`.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from lmlab.models.config import LayerPlan
+
+Params = dict[str, Any]
+"""Nested dicts of float32 arrays; what stands under "layers" is stacked on axis 0."""
+
+QK_NORM_EPS = 1e-6
+
+
+class RouterStats(NamedTuple):
+    """What the routers did in one forward pass, per layer; numbers to log, and the bias to come."""
+
+    beta: Float[Array, "layers experts"]
+    """Pending: the next step's bias is -beta (quantile balancing)."""
+    counts: Int[Array, "layers experts"]
+    """Assignments of valid tokens to each expert, before anything is dropped."""
+    dropped: Int[Array, " layers"]
+    """Assignments that found their expert full."""
+    entropy: Float[Array, " layers"]
+    """Mean entropy of softmax(logits), in nats."""
+    load_balance: Float[Array, " layers"]
+    """experts x sum of (share of assignments x mean probability): 1 when even. Logged, not a loss."""
+    z: Float[Array, " layers"]
+    """Mean squared logsumexp of the logits. Logged, not a loss."""
+
+
+class Cache(NamedTuple):
+    """Keys and values of what was read so far, one row per sequence, each with its own length."""
+
+    keys: Float[Array, "layers batch length kv_heads head_dim"]
+    values: Float[Array, "layers batch length kv_heads head_dim"]
+    lengths: Int[Array, " batch"]
+    """Positions that hold something; the next token of a row is written there."""
+
+
+class Held(NamedTuple):
+    """One layer's part of a cache."""
+
+    keys: Float[Array, "batch length kv_heads head_dim"]
+    values: Float[Array, "batch length kv_heads head_dim"]
+
+
+def extended(cache: Cache | None, held: Held | None, tokens: int) -> Cache | None:
+    """The cache after a forward pass over `tokens` more positions in each row."""
+    if cache is None or held is None:
+        return None
+    return Cache(held.keys, held.values, cache.lengths + tokens)
+
+
+class Output(NamedTuple):
+    """What `forward` gives."""
+
+    hidden: Float[Array, "batch seq hidden"]
+    """After the final norm, ready for the LM head."""
+    cache: Cache | None
+    router: RouterStats | None
+    """None for dense models."""
+
+
+class Context(NamedTuple):
+    """What every layer of one forward pass shares."""
+
+    positions: Int[Array, "batch seq"]
+    segments: Int[Array, "batch seq"] | None
+    """A token sees its own segment only; below 0 = padding."""
+    dtype: DTypeLike
+    """Operands of the matrix products."""
+
+
+def dot(
+    x: Float[Array, "*rows inner"], weight: Float[Array, "inner outer"], dtype: DTypeLike
+) -> Float[Array, "*rows outer"]:
+    """x @ weight with operands in `dtype` and a float32 result, in the fastest form for each gradient."""
+    flat = x.reshape(-1, x.shape[-1])
+    return _product(flat, weight, jnp.dtype(dtype)).reshape(*x.shape[:-1], weight.shape[-1])
+
+
+def batched_dot(
+    x: Float[Array, "experts rows inner"], weight: Float[Array, "experts inner outer"], dtype: DTypeLike
+) -> Float[Array, "experts rows outer"]:
+    """`dot` for each expert's own rows and weight."""
+    return _product(x, weight, jnp.dtype(dtype))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _product(x: Array, weight: Array, dtype: jnp.dtype) -> Array:
+    return product_nn(x.astype(dtype), weight.astype(dtype))
+
+
+def _product_forward(x: Array, weight: Array, dtype: jnp.dtype) -> tuple[Array, tuple[Array, Array]]:
+    saved = x.astype(dtype), weight.astype(dtype)
+    return product_nn(*saved), saved
+
+
+def _product_backward(dtype: jnp.dtype, saved: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
+    x, weight = saved
+    grad = grad.astype(dtype)
+    return product_nt(grad, weight), product_nn(transpose_apart(x), grad)
+
+
+_product.defvjp(_product_forward, _product_backward)
+
+
+def product_nn(a: Float[Array, "*batch m k"], b: Float[Array, "*batch k n"]) -> Float[Array, "*batch m n"]:
+    """a @ b in float32, rows times columns."""
+    return _general(a, b, a.ndim - 1, b.ndim - 2)
+
+
+def product_nt(a: Float[Array, "*batch m k"], b: Float[Array, "*batch n k"]) -> Float[Array, "*batch m n"]:
+    """a @ b^T in float32, rows times rows."""
+    return _general(a, b, a.ndim - 1, b.ndim - 1)
+
+
+def _general(a: Array, b: Array, contract_a: int, contract_b: int) -> Array:
+    batch = tuple(range(a.ndim - 2))
+    dims = (((contract_a,), (contract_b,)), (batch, batch))
+    return lax.dot_general(a, b, dims, preferred_element_type=jnp.float32)
+
+
+def transpose_apart(x: Float[Array, "*batch m n"]) -> Float[Array, "*batch n m"]:
+    """x with its last two axes swapped in memory, out of the compiler's sight.
+
+    On CPU, XLA folds a plain transpose into the product after it, and for that form (TN, every weight
+    gradient) it has no bfloat16 kernel: operands go back to float32 and through the slowest path. Behind a
+    branch that can't be decided before the run, the transpose is one fast copy and the product the fast form.
+    GF per CPU-second, jaxlib 0.10.2, AMD Zen 5 (avx512_bf16), 4096x256 by 4096x1024 | 1024x256 by 1024x8192:
+    TN bfloat16 178 | 112, TN float32 204 | 175, this 352 | 412; for comparison NN 463 | 341, NT 470 | 396.
+    """
+    swapped = (*x.shape[:-2], x.shape[-1], x.shape[-2])
+    if jax.default_backend() != "cpu":
+        return x.swapaxes(-1, -2)
+    probe = x[(0,) * x.ndim]
+    return lax.cond(
+        probe == probe,  # true unless NaN, which only the run can tell
+        lambda x: x.swapaxes(-1, -2),
+        lambda x: jnp.full(swapped, jnp.nan, x.dtype),
+        x,
+    )
+
+
+def swiglu(
+    weights: Params, x: Float[Array, "*rows hidden"], dtype: DTypeLike
+) -> Float[Array, "*rows hidden"]:
+    """silu(x gate) * (x up), then down."""
+    gate, up = dot(x, weights["gate"], dtype), dot(x, weights["up"], dtype)
+    return dot(jax.nn.silu(gate) * up, weights["down"], dtype)
+
+
+def rms(x: Float[Array, "*rows width"], eps: float) -> Float[Array, "*rows width"]:
+    """x over its root mean square, in float32."""
+    return x * lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + eps)
+
+
+def rope(
+    x: Float[Array, "batch seq heads head_dim"],
+    positions: Int[Array, "batch seq"],
+    theta: float,
+    rotary_width: int,
+) -> Float[Array, "batch seq heads head_dim"]:
+    """Turn the first `rotary_width` channels of each head (paired as halves, as Hugging Face does)."""
+    half = rotary_width // 2
+    frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    angles = positions[:, :, None, None].astype(jnp.float32) * frequencies
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    first, second, rest = x[..., :half], x[..., half:rotary_width], x[..., rotary_width:]
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
+
+
+def truncated_normal(key: Array, shape: tuple[int, ...], std: float) -> Float[Array, "..."]:
+    """Normal numbers cut at three standard deviations."""
+    return std * jax.random.truncated_normal(key, -3.0, 3.0, shape, jnp.float32)
+
+
+def walk_layers(
+    body: Callable[[Array, Any, LayerPlan], tuple[Array, Any]],
+    x: Float[Array, "batch seq hidden"],
+    stacked: Any,
+    plans: tuple[LayerPlan, ...],
+) -> tuple[Float[Array, "batch seq hidden"], Any]:
+    """Run `body` layer by layer over params (and cache) stacked on axis 0; its extras come back stacked."""
+    leaves, tree = jax.tree.flatten(stacked)
+    split = [_unstack(leaf) for leaf in leaves]
+    extras = []
+    for layer, plan in enumerate(plans):
+        x, extra = body(x, tree.unflatten([parts[layer] for parts in split]), plan)
+        extras.append(extra)
+    return x, jax.tree.map(lambda *parts: jnp.stack(parts), *extras)
+
+
+def _unstack(stacked: Array) -> list[Array]:
+    """One array per layer; unlike indexing, the gradient is one concatenation, not a sum of padded arrays."""
+    return [part.reshape(stacked.shape[1:]) for part in lax.split(stacked, (1,) * stacked.shape[0])]
