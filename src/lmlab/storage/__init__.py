@@ -1,0 +1,20 @@
+"""Where files live: one path type over local folders and object stores, atomic publishing, roots."""
+
+from typing import TYPE_CHECKING
+
+from lmlab.core.lazy import exports
+
+if TYPE_CHECKING:
+    from lmlab.storage.paths import Path as Path, read_json as read_json, write_json as write_json
+    from lmlab.storage.roots import choose_root as choose_root, probe as probe
+
+__getattr__, __dir__, __all__ = exports(
+    __name__,
+    {
+        "Path": ".paths",
+        "choose_root": ".roots",
+        "probe": ".roots",
+        "read_json": ".paths",
+        "write_json": ".paths",
+    },
+)
