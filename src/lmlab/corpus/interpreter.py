@@ -1,0 +1,51 @@
+"""The offline source: the running interpreter's own library and documentation topics, packed as an archive.
+
+It depends on the interpreter alone: names in order, one fixed date, so packing twice gives equal bytes.
+"""
+
+import platform
+import sysconfig
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from lmlab.core.errors import HostError, InputError
+
+_LEFT_OUT = ("site-packages", "dist-packages", "__pycache__")
+
+
+def pack(target: Path) -> str:
+    """Write the archive to `target`; the Python version it came from."""
+    library = Path(sysconfig.get_path("stdlib"))
+    if not library.is_dir():
+        raise HostError(
+            f"This Python keeps its library in {library}, which is no folder. Choose another source: "
+            "pypi+npm or pypi."
+        )
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for name, data in (*_code(library), *_topics()):
+            entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+            archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
+    return platform.python_version()
+
+
+def _code(library: Path) -> Iterator[tuple[str, bytes]]:
+    for path in sorted(library.rglob("*.py"), key=lambda path: path.as_posix()):
+        name = path.relative_to(library)
+        if any(part in _LEFT_OUT or part.startswith("config-") for part in name.parts):
+            continue
+        try:
+            yield f"lib/{name.as_posix()}", path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{path} can't be read ({error.strerror}). Make it readable.") from error
+
+
+def _topics() -> Iterator[tuple[str, bytes]]:
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise HostError(
+            "This Python has no pydoc_data.topics. Choose another source: pypi+npm or pypi."
+        ) from error
+    for topic, content in sorted(topics.items()):
+        yield f"topics/{topic}.txt", content.encode()

