@@ -83,15 +83,25 @@ def _lines(file: io.BufferedReader, is_packed: bool) -> Iterator[bytes]:
     if not is_packed:
         yield from file
         return
-    unpacker = zstandard.ZstdDecompressor().decompressobj(read_across_frames=True)
     rest = b""
-    while block := file.read(1 << 20):
-        *lines, rest = (rest + unpacker.decompress(block)).split(b"\n")
+    for block in _unpacked(file):
+        *lines, rest = (rest + block).split(b"\n")
         yield from lines
-    if not unpacker.eof and (rest or not unpacker.unused_data):
-        raise EOFError("the compressed data ends in the middle")
     if rest:
         yield rest
+
+
+def _unpacked(file: io.BufferedReader) -> Iterator[bytes]:
+    """The content of any number of zstd frames; unlike the library's reader it minds a missing end."""
+    frame = None
+    while packed := file.read(1 << 20):
+        while packed:
+            frame = frame or zstandard.ZstdDecompressor().decompressobj()
+            yield frame.decompress(packed)
+            packed = frame.unused_data
+            frame = None if frame.eof else frame
+    if frame is not None:
+        raise EOFError("the compressed data ends in the middle")
 
 
 def _first_line(error: Exception) -> str:
