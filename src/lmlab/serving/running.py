@@ -1,0 +1,66 @@
+"""A server as a child process, and a client to it: how steps, benchmarks and tests ask a model over HTTP."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from lmlab.core import environ, process
+from lmlab.core.errors import StepFailed
+from lmlab.serving.commands import check_folder, listen
+
+if TYPE_CHECKING:
+    import httpx
+
+START_LIMIT_S = 180.0
+ANSWER_LIMIT_S = 300.0
+
+
+@contextmanager
+def running(model: Path, name: str) -> Iterator["httpx.Client"]:
+    """Serve a model folder on a free loopback port; the server and its whole group are gone afterwards.
+
+    Raises StepFailed with the server's last words if it doesn't come up.
+    """
+    import httpx
+
+    check_folder(model)
+    with tempfile.TemporaryFile() as errors, listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        child = _start(model, name, listener.fileno(), errors)
+        # Only the child holds the port now: when it dies, waiting requests fail instead of hanging.
+        listener.close()
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_LIMIT_S) as client:
+                _wait_for(client, child, errors)
+                yield client
+        finally:
+            process.kill_group(child)
+
+
+def _start(model: Path, name: str, descriptor: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+    return process.start(
+        [sys.executable, "-m", "lmlab.serving.child", str(os.getpid()), str(descriptor), name, model],
+        env=environ.child_environment(),
+        pass_fds=(descriptor,),
+        stderr=errors,
+    )
+
+
+def _wait_for(client: "httpx.Client", child: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
+    """The port is open from the start, so one request waits until the model is loaded."""
+    import httpx
+
+    try:
+        client.get("/health", timeout=START_LIMIT_S).raise_for_status()
+    except httpx.HTTPError as error:
+        process.kill_group(child, grace_s=1)
+        errors.seek(0)
+        said = errors.read().decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        raise StepFailed(
+            f"the server did not come up (exit code {child.returncode}, {type(error).__name__}): {said[-1]}"
+        ) from error
