@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lmlab.artifacts import Artifact, Out, step
+from lmlab.artifacts import Artifact, Out, RunOnly, step
 from lmlab.core.errors import ConfigError
 
 
@@ -59,8 +59,8 @@ def train_tokenizer(
 
 
 @step
-def tokenize(out: Out, documents: Artifact, tokenizer: Tokenizer) -> TokenStore:
-    """Encode every document, in order, into a token store sharded by domain."""
+def tokenize(out: Out, documents: Artifact, tokenizer: Tokenizer, workers: RunOnly[int] = 2) -> TokenStore:
+    """Encode every document, in order, into a token store sharded by domain; `workers` are threads."""
     from lmlab.tokens.tokenizer import end_of_text_id, load_tokenizer
     from lmlab.tokens.write import write_store
 
@@ -71,6 +71,7 @@ def tokenize(out: Out, documents: Artifact, tokenizer: Tokenizer) -> TokenStore:
         loaded,
         eos_id=end_of_text_id(loaded),
         address=tokenizer.address,
+        workers=workers,
         status=out.status,
     )
     return TokenStore(

@@ -7,24 +7,13 @@ leaves other languages and markup with few merges. So a domain gets a share in p
 from collections.abc import Iterator, Mapping
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import pre_tokenizers, trainers
 
 from lmlab.core.errors import InputError
 from lmlab.storage import Path
 from lmlab.tokens.documents import read_documents
-from lmlab.tokens.tokenizer import END_OF_TEXT
+from lmlab.tokens.tokenizer import END_OF_TEXT, byte_level_bpe
 
-# GPT-4's pattern in the form Oniguruma reads alike: no `$` (it matches at every line end there) and no
-# possessive quantifiers. Combining marks (\p{M}) count as letters, or Hindi words fall apart at vowel signs.
-SPLIT_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-    r"|[^\r\n\p{L}\p{M}\p{N}]?[\p{L}\p{M}]+"
-    r"|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+"
-    r"|\s+(?!\S)"
-    r"|\s+"
-)
 DOCUMENT_BYTES = 200_000  # of one document at most, so that a single book can't fill its domain's share
 
 
@@ -52,28 +41,21 @@ def balanced_sample(folder: Path, sample_bytes: int, alpha: float) -> Iterator[s
     of each domain are a random sample, and always the same one."""
     available: dict[str, int] = {}
     for document in read_documents(folder):
-        size = min(document.size_bytes, DOCUMENT_BYTES)
+        size = min(len(document.data), DOCUMENT_BYTES)
         available[document.domain] = available.get(document.domain, 0) + size
     left = domain_budgets(available, sample_bytes, alpha)
     for document in read_documents(folder):
-        take = min(document.size_bytes, DOCUMENT_BYTES, left[document.domain])
+        take = min(len(document.data), DOCUMENT_BYTES, left[document.domain])
         if take > 0:
             left[document.domain] -= take
-            yield document.text.encode()[:take].decode(errors="ignore")
+            yield document.data[:take].decode(errors="ignore")
         if not any(left.values()):
             return
 
 
 def train_bpe(texts: Iterator[str], vocab: int) -> tokenizers.Tokenizer:
     """A byte-level BPE of exactly `vocab` ids (0 ends a document); the same texts give the same tokenizer."""
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(tokenizers.Regex(SPLIT_PATTERN), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer = byte_level_bpe()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab,
         special_tokens=[END_OF_TEXT],
