@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from lmlab.artifacts import Artifact, Out
+from lmlab.artifacts import Artifact, Out, claims, records
+from lmlab.core.config import encode
 from lmlab.core.errors import ArtifactError, ConfigError
+from lmlab.core.provenance import Provenance
 from lmlab.models.config import Grug
 from lmlab.science import bets
 from lmlab.science.flops import flops_per_token
@@ -135,21 +137,63 @@ def test_another_run_and_an_unfinished_run_are_not_comparable(root, recipe):
 
 
 def test_no_bet_on_a_run_that_was_claimed(root, recipe):
-    (root / "runs/demo" / VERSION / ".claims" / "00000001.claim").write_text("{}")
+    claim(root / "runs/demo" / VERSION, at=0.0)
     with pytest.raises(ConfigError, match=rf"already started \(runs/demo@{VERSION}, attempt 1\)"):
         file_demo(root, recipe)
     assert file_demo(root, recipe, run="runs/demo@2026.12.09").run == "runs/demo@2026.12.09"
 
 
+def claim(folder, at, config=None, number=1):
+    owner = claims.Owner("t", "host", "", 1, None, "run", config or {}, at)
+    write_json(claims.claim_path(folder, number, "claim"), encode(owner))
+
+
+def commit(artifact, started, finished, attempt=1, config=None):
+    provenance = Provenance(None, None, None, None, (), "user", "host", "3.11", 0.0)
+    record = records.Record(
+        schema=records.SCHEMA,
+        name=artifact.name,
+        version=artifact.version,
+        step="step",
+        fingerprint="f",
+        config=config or {},
+        inputs=(),
+        after=(),
+        result_type="Artifact",
+        result={},
+        source=None,
+        files=records.Files(0, 0, None),
+        provenance=provenance,
+        source_digest="",
+        started=started,
+        finished=finished,
+        attempt=attempt,
+        epoch="e",
+    )
+    (artifact.path / records.RECORD).remove()
+    assert records.commit(artifact.path, record)
+
+
 def test_a_bet_that_was_committed_after_the_run_began_decides_nothing(root, recipe):
     bet, run = file_demo(root, recipe), make_run(root, recipe, 2.0)
-    write_json(bet.path / ".artifact.json", {"finished": 1000.0})
-    write_json(run.path / ".artifact.json", {"started": 940.0})
+    commit(bet, 999.0, 1000.0)
+    commit(run, 940.0, 2000.0)
     called = call_demo(root, bet, run)
     assert called.differs == ("filed",)
     assert "60 s after the run began" in called.reason
-    write_json(run.path / ".artifact.json", {"started": 1000.5})
+    commit(run, 1000.5, 2000.0)
     assert call_demo(root, bet, run).differs == ()
+
+
+def test_a_resumed_run_began_with_its_first_attempt_at_the_same_recipe(root, recipe):
+    bet, run = file_demo(root, recipe), make_run(root, recipe, 2.0)
+    commit(bet, 999.0, 1000.0)
+    commit(run, 1500.0, 2000.0, attempt=3, config={"steps": 2})
+    claim(run.path, at=100.0, config={"steps": 1}, number=1)
+    claim(run.path, at=1100.0, config={"steps": 2}, number=2)
+    assert call_demo(root, bet, run).differs == ()
+    claim(run.path, at=900.0, config={"steps": 2}, number=2)
+    assert call_demo(root, bet, run).differs == ("filed",)
 
 
 def test_an_edited_bet_is_not_called(root, recipe):

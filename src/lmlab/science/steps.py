@@ -211,24 +211,32 @@ def _started(out: Out, run: str) -> str | None:
 
     A mutable version may hold claims of older recipes, so there the order is judged when the bet is called.
     """
-    name, _, version = run.partition("@")
+    from lmlab.artifacts.claims import newest
+    from lmlab.artifacts.identity import is_mutable, split_address
+
+    name, version = split_address(run)
     version = version or out.version
-    if version == "dev" or version.endswith("-dev"):
+    if is_mutable(version):
         return None
     root = out.path
     for _ in range(len(out.name.split("/")) + 1):
         root = root.parent
-    folder = root / name / version
-    claims = [file.name for file in (folder / ".claims").list() if file.name.endswith(".claim")]
-    if claims or (folder / ".artifact.json").exists():
-        return f"{name}@{version}, attempt {max(1, len(claims))}"
-    return None
+    attempts = newest(root / name / version)
+    return f"{name}@{version}, attempt {attempts}" if attempts else None
 
 
 def _filed_late(bet: Artifact, run: Artifact) -> str | None:
-    """What the records say if the bet was committed after the run began; None if before, or by hand."""
-    bet_record, run_record = (artifact.path / ".artifact.json" for artifact in (bet, run))
-    if not (bet_record.exists() and run_record.exists()):
+    """What the records say if the bet was committed after the run began; None if before, or by hand.
+
+    A run that was resumed began with the first claim of the recipe that was finished.
+    """
+    from lmlab.artifacts.claims import read_owner
+    from lmlab.artifacts.records import load
+
+    filed, ran = load(bet.path), load(run.path)
+    if filed is None or ran is None:
         return None
-    filed, began = read_json(bet_record)["finished"], read_json(run_record)["started"]
-    return f"{filed - began:.0f} s after the run began" if filed > began else None
+    owners = [read_owner(run.path, number) for number in range(1, ran.attempt + 1)]
+    began = min([ran.started, *(owner.at for owner in owners if owner and owner.config == ran.config)])
+    late_s = filed.finished - began
+    return f"{late_s:.0f} s after the run began" if late_s > 0 else None
