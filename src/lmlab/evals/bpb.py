@@ -8,16 +8,18 @@ of several documents share a row, told apart by segments.
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
-from lmlab.models import Batch, token_losses
-from lmlab.models.config import Model
+from lmlab.models.config import Grug, Model
+from lmlab.models.layers import Params
+from lmlab.models.loss import Batch, token_losses
 from lmlab.tokens.store import Source
 
 BATCH_TOKENS = 4_096  # positions per call; more gains nothing on a CPU and holds more memory
@@ -37,19 +39,26 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """Windows laid out in rows; every array is [rows seq]. `documents` is -1 where nothing is scored."""
+    """Windows laid out in rows; every array is [rows seq]. Segments are -1 in padding."""
 
     tokens: Int[np.ndarray, "rows seq"]
     targets: Int[np.ndarray, "rows seq"]
     segments: Int[np.ndarray, "rows seq"]
     documents: Int[np.ndarray, "rows seq"]
+    """Whose token the target is; -1 where nothing is scored."""
 
 
-def model_score(config: Model, params: dict, dtype: jnp.dtype = jnp.bfloat16) -> Score:
-    """The compiled function from a batch to the nats of its targets, 0 where the weight is 0."""
+def model_score(config: Model, params: Params, dtype: DTypeLike = jnp.bfloat16) -> Score:
+    """The compiled function from a batch to the nats of its targets, 0 where the weight is 0.
+
+    Experts get room for every token, as in serving: a domain's text crowds its favourite experts, and what
+    training drops there would make a document's score depend on its neighbours in the batch.
+    """
+    if isinstance(config, Grug):
+        config = replace(config, capacity_factor=config.experts / config.top_k)
 
     @jax.jit
-    def nats(weights: dict, batch: Batch) -> Float[jax.Array, "batch seq"]:
+    def nats(weights: Params, batch: Batch) -> Float[jax.Array, "batch seq"]:
         return token_losses(weights, config, batch, dtype=dtype)[0]
 
     weights = jax.device_put(params)
@@ -95,9 +104,9 @@ def lay_out(windows: Sequence[Window], tokens: np.ndarray, *, eos_id: int, seq: 
     stream = np.concatenate([[eos_id], tokens]).astype(np.int32)
     placed = best_fit([window.length for window in windows], seq)
     count = 1 + max((row for row, _ in placed), default=-1)
-    inputs, targets, segments = (np.zeros((count, seq), np.int32) for _ in range(3))
-    documents = np.full((count, seq), -1, np.int32)
-    for number, (window, (row, column)) in enumerate(zip(windows, placed, strict=True), 1):
+    inputs, targets = (np.zeros((count, seq), np.int32) for _ in range(2))
+    segments, documents = (np.full((count, seq), -1, np.int32) for _ in range(2))
+    for number, (window, (row, column)) in enumerate(zip(windows, placed, strict=True)):
         span = slice(column, column + window.length)
         inputs[row, span] = stream[window.start : window.start + window.length]
         targets[row, span] = stream[window.start + 1 : window.start + window.length + 1]
@@ -127,8 +136,9 @@ def best_fit(lengths: Sequence[int], seq: int) -> list[tuple[int, int]]:
 def _batch(rows: Rows, piece: slice, batch_rows: int) -> Batch:
     """One piece of the rows, filled up with empty rows so that every call has the same shape."""
     missing = batch_rows - len(rows.tokens[piece])
-    tokens, targets, segments, documents = (
-        np.pad(array[piece], ((0, missing), (0, 0)), constant_values=fill)
-        for array, fill in ((rows.tokens, 0), (rows.targets, 0), (rows.segments, 0), (rows.documents, -1))
+    arrays = ((rows.tokens, 0), (rows.targets, 0), (rows.documents, -1), (rows.segments, -1))
+    tokens, targets, documents, segments = (
+        np.pad(array[piece], ((0, missing), (0, 0)), constant_values=fill) for array, fill in arrays
     )
-    return Batch(*(jnp.asarray(x) for x in (tokens, targets, (documents >= 0).astype(np.float32), segments)))
+    weights = (documents >= 0).astype(np.float32)
+    return Batch(*(jnp.asarray(array) for array in (tokens, targets, weights, segments)))

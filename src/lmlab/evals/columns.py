@@ -12,33 +12,30 @@ from lmlab.evals.ngrams import NgramModel, train_ngrams
 from lmlab.evals.table import Column
 from lmlab.storage import Path
 from lmlab.tokens.store import Source, Store
-from lmlab.training.checkpoint import load_final, read_recipe
+from lmlab.training.checkpoint import load_final
 from lmlab.training.data import seen_tokens
+from lmlab.training.identity import recipe_of
 
 Report = Callable[[str, int, int], None]  # text, done, total
 
 
 def model_column(name: str, run: Path, store: Store, report: Report) -> Column:
     """Score every held-out document with the final weights of a run, in the precision it was trained in."""
-    recipe = read_recipe(run.local)
+    recipe = recipe_of(run)
     config, params = load_final(run)
-    score = model_score(config, params, jnp.dtype(recipe["dtype"]))
+    score = model_score(config, params, jnp.dtype(recipe.dtype))
     nats, done = [], 0
     for domain in store.domains:
-        source = store.source(domain)
-        scored = score_source(score, source, eos_id=store.eos_id, seq=recipe["seq"])
-        nats.append(scored)
-        done += source.token_count
         report(f"{name}: {domain}", done, store.tokens)
+        source = store.source(domain)
+        nats.append(score_source(score, source, eos_id=store.eos_id, seq=recipe.seq))
+        done += source.token_count
     return Column(
         name=name,
         kind="model",
-        how=f"final weights in {recipe['dtype']}; a token sees at most {recipe['seq']} before it",
+        how=f"final weights in {recipe.dtype}; a token sees at most {recipe.seq} of its document before it",
         nats=np.concatenate(nats),
-        facts={
-            "params": config.param_count(),
-            "trained_tokens": recipe["batch"] * recipe["seq"] * recipe["steps"],
-        },
+        facts={"params": config.param_count(), "trained_tokens": recipe.tokens},
     )
 
 
@@ -50,7 +47,7 @@ def zstd_column(held_out: HeldOut) -> Column:
 
 def ngram_column(name: str, order: int, run: Path, store: Store) -> Column:
     """An n-gram model over exactly the tokens that a run was trained on, scoring the same held-out tokens."""
-    model = train_ngrams(seen_tokens(run.local), vocab=store.vocab, eos_id=store.eos_id, order=order)
+    model = train_ngrams(seen_tokens(run), vocab=store.vocab, eos_id=store.eos_id, order=order)
     return Column(
         name=name,
         kind="n-gram",

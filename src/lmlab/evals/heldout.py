@@ -51,8 +51,8 @@ def read_held_out(documents: Path, store: Store) -> HeldOut:
                 f"{documents} has a document of domain {document.domain!r}, and {store.folder} only "
                 f"{', '.join(store.domains)}: it was made from other text. Tokenize these documents."
             )
-        by_domain[document.domain].append(document._replace(text=document.text[:EXCERPT_CHARS]))
-        compressed[document.domain].append(len(compressor.compress(document.text.encode())))
+        by_domain[document.domain].append(document._replace(data=document.data[: 4 * EXCERPT_CHARS]))
+        compressed[document.domain].append(len(compressor.compress(document.data)))
     for domain, found in by_domain.items():
         _check_same(domain, found, store, documents)
     rows = [document for domain in store.domains for document in by_domain[domain]]
@@ -63,7 +63,7 @@ def read_held_out(documents: Path, store: Store) -> HeldOut:
         domain=np.repeat(np.arange(len(sources)), [source.document_count for source in sources]),
         size_bytes=np.concatenate([source.byte_counts for source in sources]).astype(np.int64),
         tokens=np.concatenate([np.diff(source.offsets) - 1 for source in sources]),
-        excerpts=[document.text for document in rows],
+        excerpts=[document.data.decode(errors="ignore")[:EXCERPT_CHARS] for document in rows],
         compressed=np.array([size for domain in store.domains for size in compressed[domain]], np.int64),
     )
 
@@ -81,7 +81,7 @@ def _check_same(domain: str, found: list[Document], store: Store, documents: Pat
             f"{len(expected)}, not the same ones in the same order, so bytes and tokens would not belong "
             "together. Give the documents that the store was tokenized from."
         )
-    if not sum(document.size_bytes for document in found):
+    if not sum(len(document.data) for document in found):
         raise InputError(
             f"domain {domain} of {documents} holds no text, so it has no bits per byte. Remove it."
         )

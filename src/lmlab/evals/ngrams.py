@@ -84,7 +84,7 @@ def train_ngrams(
     orders = (
         _smooth(counted, above, vocab, histories)
         for (counted, above), histories in zip(pairwise([*grams, None]), sizes, strict=False)
-        if counted is not None
+        if counted is not None and len(counted.keys)  # short sequences may have no gram so long
     )
     return NgramModel(vocab, eos_id, tuple(orders), len(tokens))
 
