@@ -1,0 +1,326 @@
+"""The charts of a report as inline SVG: drawn by Altair and vl-convert, coloured by the page's style sheet.
+
+Colours in the SVG are the light ones of `PALETTE`; the style sheet maps each to a variable, so that a chart
+follows the reader's light or dark mode. Each chart is drawn wide and narrow, and the page shows one of them.
+"""
+
+import html
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import vl_convert
+
+from lmlab.core.config import decode
+from lmlab.reports.facts import Curve, Facts
+from lmlab.science.bets import Bet
+
+# name -> (light, dark); light values must differ, since the style sheet selects by them.
+PALETTE = {
+    "ink": ("#1a1f29", "#e8eaed"),
+    "muted": ("#5d6675", "#9aa4b2"),
+    "grid": ("#e4e7ec", "#2b323d"),
+    "paper": ("#ffffff", "#161a21"),
+    "main": ("#2459c4", "#7aa7ff"),
+    "second": ("#c2570c", "#f5a15c"),
+    "third": ("#0f766e", "#4fd1c5"),
+    "fourth": ("#7c5c00", "#d9b84a"),
+    "fifth": ("#86198f", "#e08cf0"),
+    "band": ("#dbe6fb", "#1f2f4d"),
+}
+COLOUR = {name: light for name, (light, _) in PALETTE.items()}
+SERIES = ("main", "second", "third", "fourth", "fifth")
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross")
+WIDE, NARROW = 500, 262  # of the plot itself; axis and labels come on top
+BAND_POINTS = 48
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+POWER = "replace(format(datum.value, '.0e'), '+', '')"
+
+Rows = list[dict[str, Any]]
+Draw = Callable[[int], alt.TopLevelMixin]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One chart with its words."""
+
+    name: str
+    title: str
+    caption: str
+    """What it shows; also what a screen reader says."""
+    wide: str
+    narrow: str
+
+
+def figures(facts: Facts) -> dict[str, Figure]:
+    """All charts of a report, by name; the router's only where there is a router."""
+    made = [domains(facts), scaling(facts), heldout(facts), loss(facts)]
+    if "router/max_over_mean_load" in facts.run.curves:
+        made.append(router(facts))
+    return {figure.name: figure for figure in made}
+
+
+def domains(facts: Facts) -> Figure:
+    """Bits per byte of every column on every domain."""
+    scores = facts.scores
+    names = [column.name for column in scores.columns]
+    order = [row.domain for row in sorted(scores.domains, key=lambda row: row.bpb[scores.main])]
+    rows = [
+        {"domain": d.domain, "column": name, "bpb": d.bpb[name]} for d in scores.domains for name in names
+    ]
+    spans = [
+        {"domain": d.domain, "low": min(d.bpb.values()), "high": max(d.bpb.values())} for d in scores.domains
+    ]
+    y = alt.Y("domain:N", sort=order, title=None, axis=alt.Axis(grid=False, domain=False, ticks=False))
+
+    def draw(width: int) -> alt.TopLevelMixin:
+        span = (
+            alt.Chart(alt.Data(values=spans))
+            .mark_rule(color=COLOUR["grid"], strokeWidth=2)
+            .encode(y=y, x=alt.X("low:Q", title="bits per byte"), x2="high:Q")
+        )
+        points = (
+            alt.Chart(alt.Data(values=rows))
+            .mark_point(filled=True, size=62, opacity=1)
+            .encode(y=y, x="bpb:Q", color=_colour(names), shape=_shape(names))
+        )
+        return (span + points).properties(width=width - 40, height=22 * len(order))
+
+    caption = (
+        f"Bits per byte of held-out text, fewer is better; {len(order)} domains, sorted by {scores.main}. "
+        f"Mean over domains: {', '.join(f'{name} {scores.macro[name]:.3f}' for name in names)}."
+    )
+    return _figure("domains", "Held-out text, by domain", caption, draw)
+
+
+def scaling(facts: Facts) -> Figure:
+    """The ladder, the law with its interval, and where the run came out."""
+    bet: Bet = decode(Bet, facts.bet.bet, "bet")
+    measured = float(facts.bet.call["measured"])
+    lowest = min(point.flops for point in bet.law.points) / 1.6
+    step = math.log(bet.flops * 2.2 / lowest) / (BAND_POINTS - 1)
+    budgets = [lowest * math.exp(step * i) for i in range(BAND_POINTS)]
+    estimates = [bet.law.predict(flops, level=bet.level) for flops in budgets]
+    band = [
+        {"flops": flops, "value": e.value, "low": e.low, "high": e.high}
+        for flops, e in zip(budgets, estimates, strict=True)
+    ]
+    kinds = ["ladder", "filed", "measured"]
+    points = [{"flops": p.flops, "value": p.value, "kind": "ladder"} for p in bet.law.points]
+    points += [
+        {"flops": bet.flops, "value": bet.value, "kind": "filed"},
+        {"flops": bet.flops, "value": measured, "kind": "measured"},
+    ]
+    interval = [{"flops": bet.flops, "low": bet.low, "high": bet.high}]
+    x = _log_x("flops:Q", "training FLOPs (log scale)", budgets[0], budgets[-1])
+    y = alt.Y("value:Q", title="bits per byte", scale=alt.Scale(zero=False))
+
+    def draw(width: int) -> alt.TopLevelMixin:
+        base = alt.Chart(alt.Data(values=band))
+        return alt.layer(
+            base.mark_area(color=COLOUR["band"], opacity=1).encode(
+                x=x, y=alt.Y("low:Q", title="bits per byte"), y2="high:Q"
+            ),
+            base.mark_line(color=COLOUR["main"], strokeWidth=1.5, strokeDash=[5, 3]).encode(x=x, y=y),
+            alt.Chart(alt.Data(values=interval))
+            .mark_errorbar(color=COLOUR["main"], ticks=alt.MarkConfig(color=COLOUR["main"]), thickness=1.5)
+            .encode(x=x, y=alt.Y("low:Q", title="bits per byte"), y2="high:Q"),
+            alt.Chart(alt.Data(values=points))
+            .mark_point(filled=True, size=80, opacity=1)
+            .encode(
+                x=x,
+                y=y,
+                color=alt.Color(
+                    "kind:N", sort=kinds, scale=_scale(kinds, ("muted", "main", "second")), title=None
+                ),
+                shape=alt.Shape(
+                    "kind:N",
+                    sort=kinds,
+                    scale=alt.Scale(domain=kinds, range=["circle", "diamond", "square"]),
+                    title=None,
+                ),
+            ),
+        ).properties(width=width, height=250)
+
+    caption = (
+        f"The law {_law(bet)} over {len(bet.law.points)} ladder models, with its {bet.level:.0%} interval. "
+        f"Filed {bet.value:.3f} ({bet.low:.3f} to {bet.high:.3f}); measured {measured:.3f}."
+    )
+    return _figure("scaling", "The bet on the scaling chart", caption, draw)
+
+
+def heldout(facts: Facts) -> Figure:
+    """Held-out bits per byte over compute, both models."""
+    runs = {run.name: run.curves["holdout/macro_bpb"] for run in (facts.run, facts.baseline)}
+    rows = _series(runs, "flops")
+    names = list(runs)
+    flops = [row["x"] for row in rows]
+
+    def draw(width: int) -> alt.TopLevelMixin:
+        chart = alt.Chart(alt.Data(values=rows)).encode(
+            x=_log_x("x:Q", "training FLOPs (log scale)", min(flops) / 1.1, max(flops) * 1.1),
+            y=alt.Y("value:Q", title="bits per byte", scale=alt.Scale(zero=False)),
+            color=_colour(names),
+        )
+        points = chart.mark_point(filled=True, size=44, opacity=1).encode(shape=_shape(names))
+        return (chart.mark_line(strokeWidth=2) + points).properties(width=width, height=230)
+
+    caption = (
+        "Held-out bits per byte, mean over domains, read during training, over the compute spent by then."
+    )
+    return _figure("heldout", "Held-out text, over compute", caption, draw)
+
+
+def loss(facts: Facts) -> Figure:
+    """Training loss over tokens, both models."""
+    runs = {run.name: run.curves["train/loss"] for run in (facts.run, facts.baseline)}
+    rows, names = _series(runs, "tokens"), list(runs)
+
+    def draw(width: int) -> alt.TopLevelMixin:
+        return (
+            alt.Chart(alt.Data(values=rows))
+            .mark_line(strokeWidth=1.3)
+            .encode(
+                x=_linear_x("tokens read"),
+                y=alt.Y("value:Q", title="nats per token", scale=alt.Scale(zero=False)),
+                color=_colour(names),
+            )
+            .properties(width=width, height=230)
+        )
+
+    ends = ", ".join(f"{run.name} {run.result.loss:.3f}" for run in (facts.run, facts.baseline))
+    caption = (
+        f"Loss on the training text, each batch before it is learnt from. Mean of the last tenth: {ends}."
+    )
+    return _figure("loss", "Training loss", caption, draw)
+
+
+def router(facts: Facts) -> Figure:
+    """How evenly the router uses the experts."""
+    load = facts.run.curves["router/max_over_mean_load"]
+    overflow = facts.run.curves.get("router/overflow")
+    runs = {"busiest expert / mean": load}
+    rows = _series(runs, "tokens")
+    even = [{"even": 1.0}]
+
+    def draw(width: int) -> alt.TopLevelMixin:
+        line = (
+            alt.Chart(alt.Data(values=rows))
+            .mark_line(strokeWidth=1.5, color=COLOUR["main"])
+            .encode(
+                x=_linear_x("tokens read"),
+                y=alt.Y("value:Q", title="load", scale=alt.Scale(domainMin=0.9, zero=False)),
+            )
+        )
+        rule = (
+            alt.Chart(alt.Data(values=even))
+            .mark_rule(color=COLOUR["muted"], strokeDash=[4, 3])
+            .encode(y="even:Q")
+        )
+        return (rule + line).properties(width=width, height=230)
+
+    caption = "Load of the busiest expert over the mean, averaged over layers; 1 is even. "
+    caption += f"It ends at {load.value[-1]:.2f}"
+    if overflow:
+        caption += f", and {overflow.value[-1]:.2%} of the assignments found their expert full"
+    return _figure("router", "Balance of the experts", caption + ".", draw)
+
+
+def _series(runs: dict[str, Curve], axis: str) -> Rows:
+    return [
+        {"x": x, "value": value, "column": name}
+        for name, curve in runs.items()
+        for x, value in zip(getattr(curve, axis), curve.value, strict=True)
+        if x > 0
+    ]
+
+
+def _law(bet: Bet) -> str:
+    law = bet.law
+    return f"{law.floor.value:.2f} + {law.amplitude:.3g} C^-{law.exponent:.3f}"
+
+
+def _colour(names: list[str]) -> alt.Color:
+    return alt.Color("column:N", sort=names, scale=_scale(names, SERIES), title=None)
+
+
+def _shape(names: list[str]) -> alt.Shape:
+    shapes = [SHAPES[i % len(SHAPES)] for i in range(len(names))]
+    return alt.Shape("column:N", sort=names, scale=alt.Scale(domain=names, range=shapes), title=None)
+
+
+def _scale(names: list[str], colours: Iterable[str]) -> alt.Scale:
+    chosen = [COLOUR[name] for name in colours]
+    return alt.Scale(domain=names, range=[chosen[i % len(chosen)] for i in range(len(names))])
+
+
+def _log_x(field: str, title: str, low: float, high: float) -> alt.X:
+    scale = alt.Scale(type="log", domain=[low, high], nice=False)
+    return alt.X(field, title=title, scale=scale, axis=alt.Axis(labelExpr=POWER, tickCount=4))
+
+
+def _linear_x(title: str) -> alt.X:
+    return alt.X("x:Q", title=title, axis=alt.Axis(format="~s", tickCount=5))
+
+
+def _figure(name: str, title: str, caption: str, draw: Draw) -> Figure:
+    wide, narrow = (_svg(draw(width), f"{name}-{width}", f"{title}. {caption}") for width in (WIDE, NARROW))
+    return Figure(name, title, caption, wide, narrow)
+
+
+def _svg(chart: alt.TopLevelMixin, prefix: str, label: str) -> str:
+    """The chart as one SVG element; ids are prefixed, since all charts stand in one document."""
+    spec = {**chart.to_dict(), "config": _CONFIG, "background": None}
+    drawn = vl_convert.vegalite_to_svg(spec)
+    drawn = re.sub(r'\bid="', f'id="{prefix}-', drawn)
+    drawn = re.sub(r"url\(#", f"url(#{prefix}-", drawn)
+    size = re.search(r'<svg[^>]*? viewBox="0 0 ([\d.]+) [\d.]+"[^>]*>', drawn)
+    assert size is not None
+    opening = re.sub(r'\s(width|height|class|version|xmlns:xlink)="[^"]*"', "", size.group(0))[:-1]
+    style = f"max-width:{float(size.group(1)):.0f}px"
+    tag = f'{opening} role="img" aria-label="{html.escape(label)}" style="{style}">'
+    return tag + drawn[size.end() :]
+
+
+_TEXT = {"font": FONT, "fontSize": 11.5}
+_CONFIG: dict[str, Any] = {
+    "aria": False,
+    "font": FONT,
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": COLOUR["muted"],
+        "titleColor": COLOUR["muted"],
+        "gridColor": COLOUR["grid"],
+        "domainColor": COLOUR["grid"],
+        "tickColor": COLOUR["grid"],
+        "labelFontSize": 11.5,
+        "titleFontSize": 11.5,
+        "titleFontWeight": "normal",
+        "titlePadding": 8,
+        "labelLimit": 140,
+    },
+    "legend": {
+        "orient": "top",
+        "labelColor": COLOUR["ink"],
+        "labelFontSize": 12,
+        "symbolSize": 80,
+        "symbolStrokeWidth": 2,
+        "columnPadding": 14,
+        "columns": 3,
+        "offset": 8,
+    },
+}
+
+
+def style_variables() -> str:
+    """CSS that gives each colour of the charts a variable, in light and in dark."""
+    light = "".join(f"--{name}:{value[0]};" for name, value in PALETTE.items())
+    dark = "".join(f"--{name}:{value[1]};" for name, value in PALETTE.items())
+    rules = "".join(
+        f'svg [fill="{value[0]}"]{{fill:var(--{name})}}svg [stroke="{value[0]}"]{{stroke:var(--{name})}}'
+        for name, value in PALETTE.items()
+    )
+    return f":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}{rules}"

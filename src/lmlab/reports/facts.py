@@ -1,0 +1,352 @@
+"""The facts of an experiment's report: their shapes, each read and checked from an artifact's own files.
+
+A file that is missing, or that lacks a field, is an error naming both: a hole in a report would be believed.
+What is read here is all that the page may show, and it is embedded in the page as JSON.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import msgspec
+
+from lmlab.artifacts import Artifact, Out
+from lmlab.core.errors import ArtifactError
+from lmlab.reports.excerpts import Excerpt, kept_excerpts, rejected_excerpts, shorten
+from lmlab.reports.lineage import Node, lineage, root_of
+from lmlab.science import bets
+from lmlab.storage import Path
+from lmlab.telemetry.tracker import read_metrics
+
+T = TypeVar("T")
+CURVE_POINTS = 400  # more are averaged in bins: a chart is about as many pixels wide
+COMPLETION_CHARACTERS = 1200
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One model or baseline of the evaluation."""
+
+    name: str
+    kind: str
+    how: str
+
+
+class DomainScore(msgspec.Struct, frozen=True):
+    """Bits per byte of every column on one domain."""
+
+    domain: str
+    documents: int
+    bytes: int
+    tokens: int
+    bpb: dict[str, float]
+
+
+class Scores(msgspec.Struct, frozen=True):
+    """`scores.json` of an evaluation."""
+
+    main: str
+    macro: dict[str, float]
+    micro: dict[str, float]
+    domains: list[DomainScore]
+    columns: list[Column]
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """One stage of curation."""
+
+    stage: str
+    documents_in: int
+    documents_out: int
+    bytes_in: int
+    bytes_out: int
+    dropped: dict[str, int]
+
+
+class Domain(msgspec.Struct, frozen=True):
+    """What a domain ended with."""
+
+    domain: str
+    train_documents: int
+    train_bytes: int
+    holdout_documents: int
+    holdout_bytes: int
+
+
+class Stages(msgspec.Struct, frozen=True):
+    """`stages.json` of a corpus."""
+
+    stages: list[Stage]
+    domains: list[Domain]
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One completion obtained over HTTP."""
+
+    prompt: str
+    completion: str
+    tokens: int
+    endpoint: str
+
+
+class Trained(msgspec.Struct, frozen=True):
+    """The result of a training run."""
+
+    steps: int
+    tokens: int
+    params: int
+    active_params: int
+    flops: float
+    loss: float
+    holdout_macro_bpb: float
+    train_seconds: float
+    compile_seconds: float
+    tokens_per_second: float
+
+
+class Rung(msgspec.Struct, frozen=True):
+    """One model of the ladder."""
+
+    hidden: int
+    params: int
+    tokens: int
+    flops: float
+    holdout_macro_bpb: float
+
+
+class Rungs(msgspec.Struct, frozen=True):
+    """The result of a ladder."""
+
+    rungs: list[Rung]
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """The result of an export."""
+
+    params: int
+    architecture: str
+    size_bytes: int
+    tree_sha256: str
+
+
+class Served(msgspec.Struct, frozen=True):
+    """The result of sampling from the served model."""
+
+    requests: int
+    tokens: int
+    tokens_per_second: float
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """A metric over training."""
+
+    tokens: list[float]
+    flops: list[float]
+    value: list[float]
+
+    def at(self, flops: float) -> float | None:
+        """Linear between readings; None outside of them."""
+        for (x0, y0), (x1, y1) in pairwise(zip(self.flops, self.value, strict=True)):
+            if x0 <= flops <= x1:
+                return y0 + (y1 - y0) * (flops - x0) / (x1 - x0 or 1)
+        return None
+
+
+class RunFacts(msgspec.Struct, frozen=True):
+    """One training run: its result, its recipe and its curves."""
+
+    name: str
+    address: str
+    result: Trained
+    recipe: dict[str, Any]
+    curves: dict[str, Curve]
+
+
+class BetFacts(msgspec.Struct, frozen=True):
+    """The bet as filed, and its call."""
+
+    address: str
+    digest: str
+    bet: dict[str, Any]
+    call: dict[str, Any]
+
+
+class CorpusFacts(msgspec.Struct, frozen=True):
+    """What curation kept and dropped."""
+
+    address: str
+    stages: list[Stage]
+    domains: list[Domain]
+    kept: list[Excerpt]
+    rejected: list[Excerpt]
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """Everything on the page."""
+
+    address: str
+    title: str
+    question: str
+    scores: Scores
+    run: RunFacts
+    baseline: RunFacts
+    bet: BetFacts
+    corpus: CorpusFacts
+    rungs: list[Rung]
+    exported: Exported
+    served: Served
+    samples: list[Sample]
+    lineage: list[Node]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The artifacts that a report is made of."""
+
+    run: Artifact
+    baseline: Artifact
+    evaluation: Artifact
+    bet: Artifact
+    called: Artifact
+    corpus: Artifact
+    ladder: Artifact
+    exported: Artifact
+    samples: Artifact
+
+
+def gather(sources: Sources, out: Out, *, title: str, question: str) -> Facts:
+    """Read every fact of the report that will lie at `out`."""
+    samples = read(sources.samples.path / "samples.json", list[Sample])
+    artifacts = [value for value in vars(sources).values() if isinstance(value, Artifact)]
+    return Facts(
+        address=out.address,
+        title=title,
+        question=question,
+        scores=_scores(sources.evaluation, sources.run, sources.baseline),
+        run=run_facts(sources.run),
+        baseline=run_facts(sources.baseline),
+        bet=_bet(sources.bet, sources.called),
+        corpus=_corpus(sources.corpus),
+        rungs=_result(sources.ladder, Rungs).rungs,
+        exported=_result(sources.exported, Exported),
+        served=_result(sources.samples, Served),
+        samples=[_shortened(sample) for sample in samples],
+        lineage=lineage(artifacts, root_of(out.path, out.name), out.path),
+    )
+
+
+def read(file: Path, kind: type[T]) -> T:
+    """The JSON in a file as `kind`; ArtifactError naming the file and the field."""
+    content = file.read_if_present()
+    if content is None:
+        raise ArtifactError(f"{file} is missing, and the report shows what stands in it. Build it again.")
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.MsgspecError as error:
+        raise ArtifactError(
+            f"{file} can't be reported: {error}. Build it again with this version of lmlab."
+        ) from error
+
+
+def run_facts(run: Artifact) -> RunFacts:
+    """A training run's result, recipe and curves."""
+    rows = read_metrics(_present(run.path / "metrics.jsonl"))
+    names = {name for row in rows for name in row}
+    wanted = sorted(
+        n for n in names if n.startswith(("train/loss", "holdout/", "router/", "throughput/")) or n == "lr"
+    )
+    curves = {name: _curve(rows, name, run) for name in wanted}
+    for name in ("train/loss", "holdout/macro_bpb"):
+        if name not in curves:
+            raise ArtifactError(
+                f"{run.path}/metrics.jsonl has no reading of {name}, which the report draws. Train the run "
+                "with held-out text."
+            )
+    return RunFacts(
+        name=run.name.rsplit("/", 1)[-1],
+        address=run.address,
+        result=_result(run, Trained),
+        recipe=read(run.path / "recipe.json", dict[str, Any]),
+        curves=curves,
+    )
+
+
+def _curve(rows: list[dict[str, float]], name: str, run: Artifact) -> Curve:
+    readings = [row for row in rows if name in row]
+    missing = [place for place in ("tokens", "flops") if any(place not in row for row in readings)]
+    if missing:
+        raise ArtifactError(
+            f"{run.path}/metrics.jsonl has readings of {name} without {missing[0]}, so they have no place on "
+            "a chart. Train the run again."
+        )
+    columns = [[row[key] for row in readings] for key in ("tokens", "flops", name)]
+    return Curve(*(_binned(column) for column in columns))
+
+
+def _binned(values: list[float]) -> list[float]:
+    size = -(-len(values) // CURVE_POINTS)
+    groups = [values[i : i + size] for i in range(0, len(values), size)]
+    return [sum(group) / len(group) for group in groups]
+
+
+def _scores(evaluation: Artifact, run: Artifact, baseline: Artifact) -> Scores:
+    file = evaluation.path / "scores.json"
+    scores = read(file, Scores)
+    names = [column.name for column in scores.columns]
+    wanted = {artifact.name.rsplit("/", 1)[-1] for artifact in (run, baseline)}
+    places = {"macro": scores.macro, "micro": scores.micro}
+    places |= {f"domains[{i}].bpb": row.bpb for i, row in enumerate(scores.domains)}
+    for place, values in places.items():
+        absent = [name for name in (*names, *sorted(wanted)) if name not in values]
+        if absent:
+            raise ArtifactError(
+                f"{file} has no {absent[0]!r} in {place}, so the table would have a hole. Evaluate again."
+            )
+    if not scores.domains:
+        raise ArtifactError(f"{file} has no domains, so nothing was evaluated. Evaluate again.")
+    return scores
+
+
+def _bet(bet: Artifact, called: Artifact) -> BetFacts:
+    filed = bets.read(_present(bet.path / "bet.json"))
+    document = read(bet.path / "bet.json", dict[str, Any])
+    call = read(called.path / "call.json", dict[str, Any])
+    if call.get("bet") != filed.digest:
+        raise ArtifactError(
+            f"{called.path}/call.json calls the bet {str(call.get('bet'))[:12]}…, but {bet.address} is "
+            f"{filed.digest[:12]}…. Call the bet that the report shows."
+        )
+    return BetFacts(bet.address, filed.digest, document["bet"], call["call"])
+
+
+def _corpus(corpus: Artifact) -> CorpusFacts:
+    stages = read(corpus.path / "stages.json", Stages)
+    return CorpusFacts(
+        address=corpus.address,
+        stages=stages.stages,
+        domains=stages.domains,
+        kept=kept_excerpts(corpus.path / "train"),
+        rejected=rejected_excerpts(corpus.path / "rejected"),
+    )
+
+
+def _result(artifact: Artifact, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(artifact.result, kind)
+    except msgspec.ValidationError as error:
+        raise ArtifactError(
+            f"The record of {artifact.address} can't be reported as {kind.__name__}: {error}. Build it again."
+        ) from error
+
+
+def _shortened(sample: Sample) -> Sample:
+    return msgspec.structs.replace(
+        sample,
+        prompt=shorten(sample.prompt, COMPLETION_CHARACTERS),
+        completion=shorten(sample.completion, COMPLETION_CHARACTERS),
+    )
+
+
+def _present(file: Path) -> Path:
+    if not file.exists():
+        raise ArtifactError(f"{file} is missing, and the report shows what stands in it. Build it again.")
+    return file
