@@ -8,7 +8,7 @@ import functools
 import re
 
 import obstore
-from obstore.exceptions import BaseError, PermissionDeniedError
+from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError
 from obstore.store import LocalStore, MemoryStore
 
 from lmlab.core.errors import ConfigError, LmlabError, StorageError
@@ -36,7 +36,7 @@ def put(store: Store, key: str, data: bytes, *, create: bool, place: str) -> boo
     """Write one object whole; False if `create` was asked and it already exists."""
     try:
         obstore.put(store, key, data, mode="create" if create else "overwrite")
-    except FileExistsError:
+    except AlreadyExistsError:
         return False
     except (BaseError, OSError, ValueError) as error:
         raise translate(error, place, "written") from error

@@ -1,0 +1,38 @@
+"""Running one step's body: the part that an inline step and a step's own process share."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from lmlab.artifacts import records
+from lmlab.artifacts.calls import Out, Step
+from lmlab.artifacts.records import Files
+from lmlab.core import config
+from lmlab.core.errors import ArtifactError
+
+
+@dataclass(frozen=True)
+class Produced:
+    """What an attempt hands to the holder of its claim."""
+
+    result_type: str
+    result: dict[str, Any]
+    files: Files
+
+
+def run_body(step: Step[Any, Any], out: Out, arguments: dict[str, Any]) -> Produced:
+    """Call the body, check its result against the declared class, and hash what it wrote."""
+    result = step.body(out, **arguments)
+    declared = step.result_type
+    if not isinstance(result, declared):
+        raise ArtifactError(
+            f"The step {step.name} declares {declared.__name__}, but returned a {type(result).__name__}. "
+            f"Return {declared.__name__}(…) at its end."
+        )
+    if (out.path / records.RECORD).exists():
+        raise ArtifactError(
+            f"The step {step.name} wrote {records.RECORD} itself, which is the record that only the runner "
+            "may write. Give that file another name."
+        )
+    encoded = config.encode(result, f"{out.address}: result")
+    assert isinstance(encoded, dict)
+    return Produced(type(result).__name__, encoded, records.seal(out.path))

@@ -1,0 +1,202 @@
+"""Running a step in a process of its own that can be killed with everything it started.
+
+Events come over a pipe; output goes straight into the attempt's log. Stopping is polite first (SIGINT, so
+that a training run can write a checkpoint), then certain (SIGKILL to the group).
+"""
+
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+import msgspec
+
+from lmlab.artifacts.body import Produced
+from lmlab.artifacts.child import Start, Task
+from lmlab.artifacts.failures import Failure
+from lmlab.core import environ, process, provenance
+from lmlab.storage import Path
+
+Status = Callable[[str, float | None, float | None], None]
+_TICK_S = 0.1
+_LOST_GRACE_S = 10.0
+
+
+@dataclass
+class Control:
+    """How a running attempt is told to end."""
+
+    stopping: threading.Event = field(default_factory=threading.Event)
+    """Ctrl-C: finish what can be kept, and stop."""
+    killing: threading.Event = field(default_factory=threading.Event)
+    """Ctrl-C again: stop now."""
+    stop_grace_s: float = 60.0
+    """How long a step may take to write its checkpoint."""
+
+
+@dataclass
+class Message:
+    """One JSON line from a step's process."""
+
+    status: tuple[str, float | None, float | None] | None = None
+    produced: Produced | None = None
+    failure: Failure | None = None
+
+
+class Watchdog:
+    """One small shell per run that kills the steps' groups should the runner itself be killed.
+
+    The kernel already kills each step's process with its runner; this reaches what the step had started.
+    """
+
+    _SCRIPT = (
+        'live=" "; while read -r what group; do case $what in +) live="$live$group ";; '
+        '-) live="${live%% $group *} ${live#* $group }";; esac; done; '
+        "for group in $live; do kill -9 -- -$group 2>/dev/null; done"
+    )
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._shell: subprocess.Popen[bytes] | None = None
+
+    def note(self, what: str, group: int) -> None:
+        """`+` for a group that started, `-` for one that is gone."""
+        with self._lock:
+            if self._shell is None:
+                self._shell = process.start(
+                    ["sh", "-c", self._SCRIPT],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+            assert self._shell.stdin is not None
+            self._shell.stdin.write(f"{what} {group}\n".encode())
+            self._shell.stdin.flush()
+
+    def close(self) -> None:
+        """The run is over and all groups are gone."""
+        if self._shell is not None and self._shell.stdin is not None:
+            self._shell.stdin.close()
+            self._shell.wait()
+
+
+@dataclass(frozen=True)
+class Job:
+    """One attempt to be run in a process."""
+
+    task: Task
+    cpu: int
+    """Cores it may use."""
+    log: Path
+    lost: threading.Event
+    """Set when its claim is lost."""
+    status: Status
+
+
+def run_in_process(job: Job, control: Control, watchdog: Watchdog) -> Produced | Failure:
+    """Start the step's process, listen to it until it ends, and never leave any of its group behind."""
+    read_fd, write_fd = os.pipe()
+    environment = environ.child_environment(
+        LMLAB_CPUS=str(job.cpu), PYTHONUNBUFFERED="1", **provenance.child_variable()
+    )
+    with job.log.local.open("ab") as output:
+        child = process.start(
+            [sys.executable, "-m", "lmlab.artifacts.child", str(write_fd)],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            pass_fds=(write_fd,),
+        )
+    os.close(write_fd)
+    watchdog.note("+", child.pid)
+    try:
+        _send(child, job.task)
+        with os.fdopen(read_fd, "rb", buffering=0) as events:
+            return _Listener(child, events, control, job).listen()
+    finally:
+        process.kill_group(child, grace_s=0)
+        watchdog.note("-", child.pid)
+
+
+def _send(child: "subprocess.Popen[bytes]", task: Task) -> None:
+    assert child.stdin is not None
+    start = Start(os.getpid(), tuple(sys.path))
+    try:
+        child.stdin.write(pickle.dumps(start) + pickle.dumps(task))
+        child.stdin.close()
+    except BrokenPipeError:
+        # It died at once; the listener will say how.
+        return
+
+
+class _Listener:
+    def __init__(
+        self, child: "subprocess.Popen[bytes]", events: IO[bytes], control: Control, job: Job
+    ) -> None:
+        self.child, self.events, self.control, self.job = child, events, control, job
+        self._rest = b""
+        self._stop_by: float | None = None
+
+    def listen(self) -> Produced | Failure:
+        while True:
+            ended = self._end_if_told()
+            if ended is not None:
+                return ended
+            ready, _, _ = select.select([self.events], [], [], _TICK_S)
+            chunk = os.read(self.events.fileno(), 1 << 16) if ready else b""
+            if ready and not chunk:
+                return self._died()
+            for message in self._messages(chunk):
+                if message.status is not None:
+                    self.job.status(*message.status)
+                end = message.produced or message.failure
+                if end is not None:
+                    return end
+            if not ready and self.child.poll() is not None:
+                return self._died()
+
+    def _messages(self, chunk: bytes) -> list[Message]:
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        return [msgspec.json.decode(line, type=Message) for line in lines]
+
+    def _end_if_told(self) -> Failure | None:
+        if self.job.lost.is_set():
+            process.kill_group(self.child, grace_s=_LOST_GRACE_S)
+            return Failure("lost", "Another process took over this artifact, so this attempt was ended.")
+        if self.control.killing.is_set():
+            return Failure("stopped", "stopped at once", exit_code=130)
+        if self.control.stopping.is_set():
+            now = time.monotonic()
+            if self._stop_by is None:
+                self._stop_by = now + self.control.stop_grace_s
+                # To the leader alone: it decides what its own helpers finish.
+                self.child.send_signal(signal.SIGINT)
+            elif now > self._stop_by:
+                grace = f"{self.control.stop_grace_s:.0f} s"
+                return Failure("stopped", f"did not stop within {grace}, so it was killed", exit_code=130)
+        return None
+
+    def _died(self) -> Failure:
+        code = self.child.wait()
+        tail = self.job.log.local.read_text(errors="replace")[-4_000:]
+        last = [line for line in tail.splitlines() if line.strip()][-2:]
+        if code < 0:
+            name = signal.Signals(-code).name
+            hint = " It may have run out of memory." if -code == signal.SIGKILL else ""
+            head = f"The step's process was killed by {name}.{hint}"
+        else:
+            head = f"The step's process ended with exit code {code} and no result."
+        return Failure("killed", "\n".join([head, *(f"  {line[:200]}" for line in last)]), tail)
+
+
+def task_for(step: Any, out: Any, arguments: dict[str, Any]) -> Task:
+    """The pickled form of a call of `step`."""
+    return Task(step.__module__, step.name, out.path, out.name, out.version, out.attempt, arguments)

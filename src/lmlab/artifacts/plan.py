@@ -1,0 +1,179 @@
+"""What a run would do and why, decided from records before anything is touched.
+
+Records are read top-down, level by level; what a built artifact was made from is not even looked at. With no
+root (`--offline`) nothing is read at all.
+"""
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from lmlab.artifacts import claims, records
+from lmlab.artifacts.graph import Graph, Node
+from lmlab.artifacts.records import Record
+from lmlab.core.config import Change
+from lmlab.core.errors import ArtifactError, ConfigError
+from lmlab.storage import Path
+
+
+class State(StrEnum):
+    """What a run does about an artifact."""
+
+    BUILT = "built"
+    ADOPTED = "adopted"
+    BUILD = "build"
+    PRUNED = "pruned"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One row of a plan."""
+
+    node: Node
+    state: State
+    why: str
+    drift: tuple[Change, ...] = ()
+    """How a served artifact's recorded config differs from today's."""
+    record: Record | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every artifact of a graph, each after what it needs."""
+
+    graph: Graph
+    items: dict[str, Item] = field(default_factory=dict)
+
+    @property
+    def to_build(self) -> list[Item]:
+        """The rows that a run executes."""
+        return [item for item in self.items.values() if item.state is State.BUILD]
+
+
+def make_plan(graph: Graph, root: Path | None, force: Collection[str] = ()) -> Plan:
+    """Decide for each node. `root=None` reads nothing; `force` names `dev` artifacts to build regardless."""
+    _check_force(graph, force)
+    if root is None:
+        unseen = {a: Item(n, State.BUILD, "not looked at (--offline)") for a, n in graph.nodes.items()}
+        return Plan(graph, unseen)
+    found = _read_needed(graph, root)
+    judged: dict[str, Item] = {}
+    for address, node in graph.nodes.items():
+        if address in found:
+            forced = node.name in force or address in force
+            judged[address] = _judge(node, found[address], judged, root, forced=forced)
+    reached = _reached(graph, judged)
+    pruned = "what it is for is built"
+    items = {
+        address: judged[address] if address in reached else Item(node, State.PRUNED, pruned)
+        for address, node in graph.nodes.items()
+    }
+    return Plan(graph, items)
+
+
+def reason_to_rebuild(node: Node, record: Record, epochs: Mapping[str, str]) -> str | None:
+    """Why a `dev` artifact is out of date, given its inputs' epochs; None if it is current or fixed."""
+    if not node.is_mutable:
+        return None
+    changes = node.recipe.drift(record.config)
+    if changes:
+        return f"dev, and the recipe changed: {changes[0]}" + (" …" if len(changes) > 1 else "")
+    if record.source_digest != node.call.step.source_digest:
+        return f"dev, and the code of {node.call.step.name} changed"
+    used = {made_from.address: made_from.epoch for made_from in record.inputs}
+    for address in node.inputs:
+        if epochs.get(address) != used.get(address):
+            return f"dev, and {address} was rebuilt"
+    return None
+
+
+def _check_force(graph: Graph, force: Collection[str]) -> None:
+    for wanted in force:
+        nodes = [node for address, node in graph.nodes.items() if wanted in (address, node.name)]
+        if not nodes:
+            raise ConfigError(f"--force {wanted}: this experiment makes no such artifact. See lmlab plan.")
+        if not nodes[0].is_mutable:
+            raise ConfigError(
+                f"--force {wanted}: {nodes[0].address} has a fixed version, which others rely on. "
+                "Build it under a new date, or as dev."
+            )
+
+
+def _read_needed(graph: Graph, root: Path) -> dict[str, Record | None]:
+    """Records of the targets and, below what is not settled by its own record, of what it needs."""
+    found: dict[str, Record | None] = {}
+    level = list(graph.targets)
+    while level:
+        folders = [graph.nodes[address].folder(root) for address in level]
+        if root.is_local or len(folders) == 1:
+            loaded = [records.load(folder) for folder in folders]
+        else:
+            with ThreadPoolExecutor(16) as pool:
+                loaded = list(pool.map(records.load, folders))
+        found.update(zip(level, loaded, strict=True))
+        below: dict[str, None] = {}
+        for address in level:
+            node = graph.nodes[address]
+            if found[address] is None or node.is_mutable:
+                below.update(dict.fromkeys(node.needs))
+        level = [address for address in below if address not in found]
+    return found
+
+
+def _judge(
+    node: Node, record: Record | None, judged: Mapping[str, Item], root: Path, *, forced: bool
+) -> Item:
+    drift = tuple(node.recipe.drift(record.config)) if record else ()
+    _check_pin(node, record, drift)
+    if record is None:
+        return Item(node, State.BUILD, _why_missing(node.folder(root)))
+    rebuilt = [a for a in node.inputs if a in judged and judged[a].state is State.BUILD]
+    epochs = {a: r.epoch for a in node.inputs if a in judged and (r := judged[a].record)}
+    if forced:
+        why: str | None = "forced"
+    elif rebuilt and node.is_mutable:
+        why = f"dev, and {rebuilt[0]} is rebuilt"
+    else:
+        why = reason_to_rebuild(node, record, epochs)
+    if why is not None:
+        return Item(node, State.BUILD, why, drift, record)
+    state = State.BUILT if record.source is None else State.ADOPTED
+    return Item(node, state, "recipe drifted, served as it is" if drift else "has a record", drift, record)
+
+
+def _check_pin(node: Node, record: Record | None, drift: Collection[Change]) -> None:
+    pinned = node.call.pinned
+    if pinned is None:
+        return
+    # The recorded hash counts: a field added since, at its default, changes today's hash but no recipe.
+    actual = node.fingerprint if record is None or drift else record.fingerprint
+    if actual != pinned:
+        fields = f" ({'; '.join(str(change) for change in list(drift)[:3])})" if drift else ""
+        raise ArtifactError(
+            f"{node.address} is pinned to {pinned}, but its recipe is {actual}{fields}. "
+            "Restore the recipe, or change the pin and the version."
+        )
+
+
+def _why_missing(folder: Path) -> str:
+    number = claims.newest(folder)
+    if number == 0:
+        return "no record"
+    beat, owner = claims.read_beat(folder, number), claims.read_owner(folder, number)
+    if beat.state == "failed":
+        return f"attempt {number} failed: {beat.error.splitlines()[0] if beat.error else 'no reason left'}"
+    if beat.state in ("done", "stopped"):
+        return f"attempt {number} was stopped" if beat.state == "stopped" else "its record was removed"
+    if claims.is_gone(owner):
+        return f"attempt {number} died"
+    return f"running: {owner.shown}" if owner else f"running: attempt {number}"
+
+
+def _reached(graph: Graph, judged: Mapping[str, Item]) -> set[str]:
+    """Targets and, below what is to be built, everything it needs."""
+    reached = set(graph.targets)
+    for address in reversed(graph.nodes):
+        if address in reached and judged[address].state is State.BUILD:
+            reached.update(graph.nodes[address].needs)
+    return reached

@@ -1,0 +1,243 @@
+"""`lmlab run` and `lmlab plan`: an experiment's file to a plan, and the plan to a result."""
+
+import json
+import shlex
+import sys
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import tyro
+
+from lmlab.artifacts import history
+from lmlab.artifacts.graph import collect
+from lmlab.artifacts.identity import Versions
+from lmlab.artifacts.plan import Item, Plan, State, make_plan
+from lmlab.artifacts.runner import Options, Report, execute
+from lmlab.cli import experiment as experiments
+from lmlab.cli.table import table
+from lmlab.cli.view import watch
+from lmlab.core.errors import ConfigError
+from lmlab.core.units import format_seconds
+from lmlab.storage import Path, choose_root
+
+_SHOWN_CHANGES = 20
+
+
+@dataclass(frozen=True)
+class RunFlags:
+    """Build what an experiment describes. What is built already is not built again."""
+
+    experiment: tyro.conf.Positional[str]
+    """The experiment's file, such as experiments/quickstart.py. Its own fields follow after `--`."""
+    only: str | None = None
+    """Build one artifact (and what it needs): its name or address."""
+    version: str | None = None
+    """Version of all artifacts whose call names none: a date like 2026.12.01, or dev."""
+    override: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """NAME=VERSION for one of them; may be repeated."""
+    force: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """Name of a dev artifact to build again though nothing changed; may be repeated."""
+    root: str | None = None
+    """Where artifacts live; otherwise LMLAB_ROOT, lmlab.toml, or your data folder."""
+    on: str = "local"
+    """Where steps run."""
+    json: bool = False
+    """Print one JSON object at the end instead of a view."""
+
+
+@dataclass(frozen=True)
+class PlanFlags:
+    """Say what a run would build and why. Touches nothing."""
+
+    experiment: tyro.conf.Positional[str]
+    """The experiment's file. Its own fields follow after `--`."""
+    only: str | None = None
+    """Plan one artifact and what it needs: its name or address."""
+    version: str | None = None
+    """Version of all artifacts whose call names none."""
+    override: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """NAME=VERSION for one of them; may be repeated."""
+    offline: bool = False
+    """Read no records either: only the graph and its versions."""
+    root: str | None = None
+    """Where artifacts live."""
+    json: bool = False
+    """Print JSON."""
+
+
+def plan(flags: PlanFlags, fields: list[str]) -> int:
+    """`lmlab plan`."""
+    root = choose_root(flags.root)
+    planned = _planned(flags, fields, None if flags.offline else root, ())
+    if flags.json:
+        print(json.dumps([_row_json(item) for item in planned.items.values()], indent=1))
+    else:
+        print(_plan_text(planned, root, None if flags.offline else _estimate_s(planned, root)))
+    return 0
+
+
+def run(flags: RunFlags, fields: list[str]) -> int:
+    """`lmlab run`."""
+    if flags.on != "local":
+        raise ConfigError(f"--on {flags.on}: this lmlab runs steps on this machine only. Use --on local.")
+    root = choose_root(flags.root)
+    planned = _planned(flags, fields, root, flags.force)
+    if flags.json:
+        report = execute(planned, root, Options())
+        print(json.dumps(_report_json(report), indent=1))
+        return report.exit_code
+    print(_plan_text(planned, root, _estimate_s(planned, root)), flush=True)
+    with watch(planned, sys.stdout) as listen:
+        report = execute(planned, root, Options(), listen)
+    print(_ending_text(report, root), flush=True)
+    return report.exit_code
+
+
+def _planned(
+    flags: RunFlags | PlanFlags, fields: list[str], root: Path | None, force: tuple[str, ...]
+) -> Plan:
+    loaded = experiments.load(flags.experiment)
+    versions = Versions.of(flags.version or loaded.version, flags.override)
+    graph = collect(experiments.describe(loaded, fields), versions)
+    if flags.only:
+        graph = graph.only(flags.only)
+    return make_plan(graph, root, force)
+
+
+# -- what is printed before -------------------------------------------------------------------------
+
+
+def _plan_text(planned: Plan, root: Path, estimate_s: float | None) -> str:
+    items = list(planned.items.values())
+    counts = {state: sum(item.state is state for item in items) for state in State}
+    head = f"{len(items)} artifacts below {root}: " + ", ".join(f"{n} {s}" for s, n in counts.items() if n)
+    if counts[State.BUILD] and estimate_s is not None:
+        head += f", about {format_seconds(estimate_s)} by earlier builds"
+    shown = [item for item in items if item.state is not State.PRUNED] or items
+    rows = [
+        [item.state, item.node.address, item.node.call.step.name.strip("_"), _why(item)] for item in shown
+    ]
+    lines = [head, *(f"  {line}" for line in table(rows))]
+    if len(shown) < len(items):
+        lines.append(f"  and {len(items) - len(shown)} that are only needed for what is built")
+    return "\n".join(lines + _drift_lines(items))
+
+
+def _why(item: Item) -> str:
+    return item.why if item.state is State.BUILD or item.drift else ""
+
+
+def _drift_lines(items: list[Item]) -> list[str]:
+    lines: list[str] = []
+    for item in items:
+        if item.drift and item.state is not State.BUILD:
+            lines.append(
+                f"warning: {item.node.address} is served although its recipe changed since it was built:"
+            )
+            lines += [f"    {change}" for change in item.drift[:_SHOWN_CHANGES]]
+            if len(item.drift) > _SHOWN_CHANGES:
+                lines.append(f"    and {len(item.drift) - _SHOWN_CHANGES} more fields")
+    if lines:
+        lines.append("    To build with the new recipe: --version dev, or a new date.")
+    return lines
+
+
+def _estimate_s(planned: Plan, root: Path) -> float | None:
+    """The sum of earlier durations; None if any step was never built, since a guess would mislead."""
+    known = [history.last_duration_s(root, item.node.name) for item in planned.to_build]
+    return None if not known or None in known else sum(seconds for seconds in known if seconds is not None)
+
+
+# -- what is printed after --------------------------------------------------------------------------
+
+
+def _ending_text(report: Report, root: Path) -> str:
+    if report.failed or report.stopped:
+        return "\n".join(_failure_lines(report))
+    built = sum(ending.kind == "built" for ending in report.endings.values())
+    if built:
+        lines = [f"built {built} artifacts in {format_seconds(report.seconds)}"]
+    else:
+        lines = [f"nothing to do: all {len(report.plan.graph.targets)} asked for are built"]
+    last = report.plan.graph.targets[-1]
+    record = report.record(last)
+    if record is None:
+        return "\n".join(lines)
+    headline, file = record.result.get("headline"), record.result.get("file")
+    if isinstance(headline, str):
+        lines.append(headline)
+    else:
+        lines.append(f"{last}: {_short_result(record.result)}")
+    if isinstance(file, str):
+        lines.append(f"report: {report.plan.graph.nodes[last].folder(root) / file}")
+    return "\n".join([*lines, f"next: lmlab show {last}"])
+
+
+def _short_result(result: dict[str, Any]) -> str:
+    shown = [f"{key}={value}" for key, value in result.items() if isinstance(value, str | int | float)]
+    return ", ".join(part for part in shown if not part.startswith("type="))[:160] or "built"
+
+
+def _failure_lines(report: Report) -> list[str]:
+    lines: list[str] = []
+    first = next(iter(report.failed.items()), None)
+    if first is not None:
+        address, ending = first
+        lines.append(f"failed: {report.plan.items[address].node.call.step.name} {address}")
+        lines += [f"  {line}" for line in (ending.failure.cause if ending.failure else "").splitlines()[:6]]
+        skipped = sum(e.kind == "skipped" for e in report.endings.values())
+        others = len(report.failed) - 1
+        if others or skipped:
+            lines.append(
+                f"  ({others} other failures, {skipped} steps not run because they need a failed one)"
+            )
+        if ending.log is not None and ending.log.exists():
+            lines.append(f"log: {ending.log}")
+    elif report.stopped:
+        lines.append(f"stopped after {format_seconds(report.seconds)}; what was built is kept")
+    return [*lines, f"{'retry' if first else 'continue'}: {_command()}"]
+
+
+def _command() -> str:
+    program, *words = sys.argv
+    name = program.rpartition("/")[2]
+    return shlex.join(["lmlab" if name in ("lmlab", "main.py") else f"python {program}", *words]).replace(
+        "'", ""
+    )
+
+
+# -- JSON -------------------------------------------------------------------------------------------
+
+
+def _row_json(item: Item) -> dict[str, Any]:
+    return {
+        "address": item.node.address,
+        "step": item.node.call.step.name.strip("_"),
+        "state": str(item.state),
+        "why": item.why,
+        "mutable": item.node.is_mutable,
+        "fingerprint": item.node.fingerprint,
+        "inputs": list(item.node.inputs),
+        "after": list(item.node.after),
+        "drift": [asdict(change) for change in item.drift],
+    }
+
+
+def _report_json(report: Report) -> dict[str, Any]:
+    steps = [
+        {
+            "address": address,
+            "end": ending.kind,
+            "seconds": round(ending.seconds, 3),
+            "error": ending.failure.cause if ending.failure else None,
+            "log": str(ending.log) if ending.log and ending.log.exists() else None,
+        }
+        for address, ending in report.endings.items()
+    ]
+    records = {target: report.record(target) for target in report.plan.graph.targets}
+    return {
+        "exit_code": report.exit_code,
+        "seconds": round(report.seconds, 3),
+        "steps": steps,
+        "results": {target: record.result if record else None for target, record in records.items()},
+    }
