@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from lmlab.core.errors import ConfigError
 from lmlab.evals.bpb import model_score, score_source
 from lmlab.evals.heldout import HeldOut, nats_of_bytes
 from lmlab.evals.ngrams import NgramModel, train_ngrams
@@ -15,6 +16,7 @@ from lmlab.tokens.store import Source, Store
 from lmlab.training.checkpoint import load_final
 from lmlab.training.data import seen_tokens
 from lmlab.training.identity import recipe_of
+from lmlab.training.update import use_compilation_cache
 
 Report = Callable[[str, int, int], None]  # text, done, total
 
@@ -23,6 +25,12 @@ def model_column(name: str, run: Path, store: Store, report: Report) -> Column:
     """Score every held-out document with the final weights of a run, in the precision it was trained in."""
     recipe = recipe_of(run)
     config, params = load_final(run)
+    if config.vocab < store.vocab:
+        raise ConfigError(
+            f"{name} has {config.vocab} ids and the held-out tokens {store.vocab}, so they come from another "
+            "tokenizer. Tokenize the held-out text with the tokenizer that the run was trained with."
+        )
+    use_compilation_cache()
     score = model_score(config, params, jnp.dtype(recipe.dtype))
     nats, done = [], 0
     for domain in store.domains:
