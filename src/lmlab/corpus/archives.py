@@ -29,13 +29,13 @@ def members(path: Path, patterns: tuple[str, ...]) -> Iterator[tuple[str, bytes]
         return matcher.match(name) is not None
 
     read = _zip_members if path.name.endswith((".whl", ".zip")) else _tar_members
-    name = "(start)"
+    name, size_bytes = "(start)", path.size()
     try:
         for name, data in read(path, is_wanted):
             yield name, data
     except _BROKEN as error:
         raise InputError(
-            f"{path} ({format_bytes(path.size())}) is truncated or corrupt after {name} "
+            f"{path} ({format_bytes(size_bytes)}) is truncated or corrupt after {name} "
             f"({type(error).__name__}: {error}). Remove it and fetch it again."
         ) from error
 

