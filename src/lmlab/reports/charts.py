@@ -69,7 +69,9 @@ def domains(facts: Facts) -> Figure:
     names = [column.name for column in scores.columns]
     order = [row.domain for row in sorted(scores.domains, key=lambda row: row.bpb[scores.main])]
     rows = [
-        {"domain": d.domain, "column": name, "bpb": d.bpb[name]} for d in scores.domains for name in names
+        {"domain": d.domain, "column": name, "bpb": d.bpb[name]}
+        for d in scores.domains
+        for name in reversed(names)
     ]
     spans = [
         {"domain": d.domain, "low": min(d.bpb.values()), "high": max(d.bpb.values())} for d in scores.domains
@@ -80,7 +82,7 @@ def domains(facts: Facts) -> Figure:
         span = (
             alt.Chart(alt.Data(values=spans))
             .mark_rule(color=COLOUR["grid"], strokeWidth=2)
-            .encode(y=y, x=alt.X("low:Q", title="bits per byte"), x2="high:Q")
+            .encode(y=y, x=alt.X("low:Q", title="bits per byte", scale=alt.Scale(zero=False)), x2="high:Q")
         )
         points = (
             alt.Chart(alt.Data(values=rows))
@@ -100,48 +102,34 @@ def scaling(facts: Facts) -> Figure:
     """The ladder, the law with its interval, and where the run came out."""
     bet: Bet = decode(Bet, facts.bet.bet, "bet")
     measured = float(facts.bet.call["measured"])
-    lowest = min(point.flops for point in bet.law.points) / 1.6
-    step = math.log(bet.flops * 2.2 / lowest) / (BAND_POINTS - 1)
-    budgets = [lowest * math.exp(step * i) for i in range(BAND_POINTS)]
-    estimates = [bet.law.predict(flops, level=bet.level) for flops in budgets]
-    band = [
-        {"flops": flops, "value": e.value, "low": e.low, "high": e.high}
-        for flops, e in zip(budgets, estimates, strict=True)
-    ]
+    band = _band(bet)
     kinds = ["ladder", "filed", "measured"]
-    points = [{"flops": p.flops, "value": p.value, "kind": "ladder"} for p in bet.law.points]
+    points: Rows = [{"x": p.flops, "value": p.value, "column": "ladder", "size": 70} for p in bet.law.points]
     points += [
-        {"flops": bet.flops, "value": bet.value, "kind": "filed"},
-        {"flops": bet.flops, "value": measured, "kind": "measured"},
+        {"x": bet.flops, "value": bet.value, "column": "filed", "size": 200},
+        {"x": bet.flops, "value": measured, "column": "measured", "size": 62},
     ]
-    interval = [{"flops": bet.flops, "low": bet.low, "high": bet.high}]
-    x = _log_x("flops:Q", "training FLOPs (log scale)", budgets[0], budgets[-1])
+    interval = [{"x": bet.flops, "low": bet.low, "high": bet.high}]
+    x = _log_x("x:Q", "training FLOPs (log scale)", band[0]["x"], band[-1]["x"])
     y = alt.Y("value:Q", title="bits per byte", scale=alt.Scale(zero=False))
+    low = alt.Y("low:Q", title="bits per byte")
 
     def draw(width: int) -> alt.TopLevelMixin:
-        base = alt.Chart(alt.Data(values=band))
+        base = alt.Chart(alt.Data(values=band)).encode(x=x)
         return alt.layer(
-            base.mark_area(color=COLOUR["band"], opacity=1).encode(
-                x=x, y=alt.Y("low:Q", title="bits per byte"), y2="high:Q"
-            ),
-            base.mark_line(color=COLOUR["main"], strokeWidth=1.5, strokeDash=[5, 3]).encode(x=x, y=y),
+            base.mark_area(color=COLOUR["band"], opacity=1).encode(y=low, y2="high:Q"),
+            base.mark_line(color=COLOUR["main"], strokeWidth=1.5, strokeDash=[5, 3]).encode(y=y),
             alt.Chart(alt.Data(values=interval))
-            .mark_errorbar(color=COLOUR["main"], ticks=alt.MarkConfig(color=COLOUR["main"]), thickness=1.5)
-            .encode(x=x, y=alt.Y("low:Q", title="bits per byte"), y2="high:Q"),
+            .mark_rule(color=COLOUR["main"], strokeWidth=2)
+            .encode(x=x, y=low, y2="high:Q"),
             alt.Chart(alt.Data(values=points))
-            .mark_point(filled=True, size=80, opacity=1)
+            .mark_point(filled=True, opacity=1)
             .encode(
                 x=x,
                 y=y,
-                color=alt.Color(
-                    "kind:N", sort=kinds, scale=_scale(kinds, ("muted", "main", "second")), title=None
-                ),
-                shape=alt.Shape(
-                    "kind:N",
-                    sort=kinds,
-                    scale=alt.Scale(domain=kinds, range=["circle", "diamond", "square"]),
-                    title=None,
-                ),
+                color=_colour(kinds, ("muted", "main", "second")),
+                shape=_shape(kinds, ("circle", "diamond", "square")),
+                size=alt.Size("size:Q", scale=None, legend=None),
             ),
         ).properties(width=width, height=250)
 
@@ -150,6 +138,18 @@ def scaling(facts: Facts) -> Figure:
         f"Filed {bet.value:.3f} ({bet.low:.3f} to {bet.high:.3f}); measured {measured:.3f}."
     )
     return _figure("scaling", "The bet on the scaling chart", caption, draw)
+
+
+def _band(bet: Bet) -> Rows:
+    """The law and its interval from below the ladder to beyond the run, evenly in log FLOPs."""
+    lowest = min(point.flops for point in bet.law.points) / 1.6
+    step = math.log(bet.flops * 2.2 / lowest) / (BAND_POINTS - 1)
+    budgets = [lowest * math.exp(step * i) for i in range(BAND_POINTS)]
+    estimates = [bet.law.predict(flops, level=bet.level) for flops in budgets]
+    return [
+        {"x": flops, "value": e.value, "low": e.low, "high": e.high}
+        for flops, e in zip(budgets, estimates, strict=True)
+    ]
 
 
 def heldout(facts: Facts) -> Figure:
@@ -243,13 +243,13 @@ def _law(bet: Bet) -> str:
     return f"{law.floor.value:.2f} + {law.amplitude:.3g} C^-{law.exponent:.3f}"
 
 
-def _colour(names: list[str]) -> alt.Color:
-    return alt.Color("column:N", sort=names, scale=_scale(names, SERIES), title=None)
+def _colour(names: list[str], colours: Iterable[str] = SERIES) -> alt.Color:
+    return alt.Color("column:N", sort=names, scale=_scale(names, colours), title=None)
 
 
-def _shape(names: list[str]) -> alt.Shape:
-    shapes = [SHAPES[i % len(SHAPES)] for i in range(len(names))]
-    return alt.Shape("column:N", sort=names, scale=alt.Scale(domain=names, range=shapes), title=None)
+def _shape(names: list[str], shapes: tuple[str, ...] = SHAPES) -> alt.Shape:
+    chosen = [shapes[i % len(shapes)] for i in range(len(names))]
+    return alt.Shape("column:N", sort=names, scale=alt.Scale(domain=names, range=chosen), title=None)
 
 
 def _scale(names: list[str], colours: Iterable[str]) -> alt.Scale:
@@ -259,7 +259,20 @@ def _scale(names: list[str], colours: Iterable[str]) -> alt.Scale:
 
 def _log_x(field: str, title: str, low: float, high: float) -> alt.X:
     scale = alt.Scale(type="log", domain=[low, high], nice=False)
-    return alt.X(field, title=title, scale=scale, axis=alt.Axis(labelExpr=POWER, tickCount=4))
+    axis = alt.Axis(labelExpr=POWER, values=log_ticks(low, high))
+    return alt.X(field, title=title, scale=scale, axis=axis)
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round numbers between two: 1, 2 and 5 of each power of ten, or only powers if those are many.
+
+    >>> log_ticks(8e11, 2.5e13)
+    [1000000000000.0, 2000000000000.0, 5000000000000.0, 10000000000000.0, 20000000000000.0]
+    """
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    leading = (1, 2, 5) if len(powers) <= 4 else (1,)
+    ticks = [float(f"{digit}e{power}") for power in powers for digit in leading]
+    return [tick for tick in ticks if low <= tick <= high]
 
 
 def _linear_x(title: str) -> alt.X:
@@ -273,7 +286,7 @@ def _figure(name: str, title: str, caption: str, draw: Draw) -> Figure:
 
 def _svg(chart: alt.TopLevelMixin, prefix: str, label: str) -> str:
     """The chart as one SVG element; ids are prefixed, since all charts stand in one document."""
-    spec = {**chart.to_dict(), "config": _CONFIG, "background": None}
+    spec = {**chart.to_dict(validate=False), "config": _CONFIG, "background": None}
     drawn = vl_convert.vegalite_to_svg(spec)
     drawn = re.sub(r'\bid="', f'id="{prefix}-', drawn)
     drawn = re.sub(r"url\(#", f"url(#{prefix}-", drawn)

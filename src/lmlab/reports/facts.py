@@ -88,6 +88,23 @@ class Sample(msgspec.Struct, frozen=True):
     endpoint: str
 
 
+class Archive(msgspec.Struct, frozen=True):
+    """One archive that text was taken from."""
+
+    package: str
+    version: str
+    registry: str
+    license: str
+    bytes: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """`manifest.json` of fetched archives."""
+
+    archives: list[Archive]
+
+
 class Trained(msgspec.Struct, frozen=True):
     """The result of a training run."""
 
@@ -195,6 +212,7 @@ class Facts(msgspec.Struct, frozen=True):
     exported: Exported
     served: Served
     samples: list[Sample]
+    archives: list[Archive]
     lineage: list[Node]
 
 
@@ -216,7 +234,8 @@ class Sources:
 def gather(sources: Sources, out: Out, *, title: str, question: str) -> Facts:
     """Read every fact of the report that will lie at `out`."""
     samples = read(sources.samples.path / "samples.json", list[Sample])
-    artifacts = [value for value in vars(sources).values() if isinstance(value, Artifact)]
+    root = root_of(out.path, out.name)
+    nodes = lineage(vars(sources).values(), root, out.path)
     return Facts(
         address=out.address,
         title=title,
@@ -230,7 +249,8 @@ def gather(sources: Sources, out: Out, *, title: str, question: str) -> Facts:
         exported=_result(sources.exported, Exported),
         served=_result(sources.samples, Served),
         samples=[_shortened(sample) for sample in samples],
-        lineage=lineage(artifacts, root_of(out.path, out.name), out.path),
+        archives=_archives(nodes, root),
+        lineage=nodes,
     )
 
 
@@ -327,6 +347,12 @@ def _corpus(corpus: Artifact) -> CorpusFacts:
         kept=kept_excerpts(corpus.path / "train"),
         rejected=rejected_excerpts(corpus.path / "rejected"),
     )
+
+
+def _archives(nodes: list[Node], root: Path) -> list[Archive]:
+    """What the fetched artifacts upstream hold; none if the text came from elsewhere."""
+    fetched = [node.address.replace("@", "/") for node in nodes if node.step == "fetch"]
+    return [row for place in fetched for row in read(root / place / "manifest.json", Manifest).archives]
 
 
 def _result(artifact: Artifact, kind: type[T]) -> T:

@@ -20,13 +20,15 @@ from markupsafe import Markup
 from lmlab.core.errors import InputError
 from lmlab.core.units import format_bytes, format_count, format_seconds
 from lmlab.reports import charts
+from lmlab.reports.excerpts import Excerpt
 from lmlab.reports.facts import Facts, Scores, Stage
 from lmlab.reports.lineage import Node
 
 SIZE_LIMIT_BYTES = 1_500_000
 REASONS_SHOWN = 4
-# These describe where a run's text lies and when it was saved, not how the two runs differ.
-HIDDEN_SETTINGS = ("checkpoint_every_s", "checkpoint_every_steps")
+ABSENT = "–"
+# When a run was saved is no difference, and which rule moves which matrix follows from the optimizer.
+HIDDEN_SETTINGS = ("checkpoint_every_s", "checkpoint_every_steps", "optimizer.groups")
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,12 @@ def render(facts: Facts) -> str:
         rows=score_rows(facts.scores),
         stages=facts.corpus.stages,
         widest=max((stage.bytes_in for stage in facts.corpus.stages), default=1) or 1,
+        rejected=_by_stage(facts),
         domains=sorted(facts.corpus.domains, key=lambda row: -row.train_bytes),
         equal_compute=equal_compute(facts),
         filed=filed_before(facts),
+        reading=reading(facts),
+        here=f"@{facts.address.partition('@')[2]}",
         settings=settings(facts),
         recipe=flat(facts.run.recipe),
         costs=sorted(facts.lineage, key=lambda node: -node.seconds),
@@ -92,14 +97,13 @@ def answer(facts: Facts) -> list[str]:
     """The answer to the question, in sentences made of the scores and the call."""
     scores, call = facts.scores, facts.bet.call
     mine = scores.macro[scores.main]
+    others = [column.name for column in scores.columns if column.name != scores.main]
     compared = [
-        f"{comparison(mine, scores.macro[column.name])} than {column.name} ({scores.macro[column.name]:.3f})"
-        for column in scores.columns
-        if column.name != scores.main
+        f"{comparison(mine, scores.macro[name])} than {name} ({scores.macro[name]:.3f})" for name in others
     ]
     first = (
-        f"{scores.main} needs {mine:.3f} bits per byte of text it has not seen (mean over "
-        f"{len(scores.domains)} domains): {_listed(compared)}."
+        f"{verdict(scores)} It needs {mine:.3f} bits per byte (mean over {len(scores.domains)} domains): "
+        f"{_listed(compared)}."
     )
     second = {
         "hit": f"The bet on it was a hit: {call['reason']}.",
@@ -108,17 +112,33 @@ def answer(facts: Facts) -> list[str]:
     return [first, second, *filter(None, [equal_compute(facts)])]
 
 
+def verdict(scores: Scores) -> str:
+    """Which of the other columns the main run beats."""
+    mine = scores.macro[scores.main]
+    others = [column.name for column in scores.columns if column.name != scores.main]
+    beaten = [name for name in others if mine < scores.macro[name]]
+    rest = [name for name in others if name not in beaten]
+    if not rest:
+        return f"{scores.main} predicts unseen text better than {_listed(others)}."
+    if not beaten:
+        return f"{scores.main} does not predict unseen text better than {_listed(others, 'or')}."
+    return (
+        f"{scores.main} predicts unseen text better than {_listed(beaten)}, but not better than "
+        f"{_listed(rest, 'or')}."
+    )
+
+
 def comparison(mine: float, other: float) -> str:
     """How much less or more.
 
     >>> comparison(2.0, 2.5), comparison(2.5, 2.0), comparison(2.0, 2.0004)
-    ('20 % fewer', '25 % more', 'as many')
+    ('20% fewer', '25% more', 'as many')
     """
     share = mine / other - 1
     if abs(share) < 5e-4:
         return "as many"
     digits = 0 if abs(share) >= 0.0995 else 1
-    return f"{abs(share) * 100:.{digits}f} % {'fewer' if share < 0 else 'more'}"
+    return f"{abs(share):.{digits}%} {'fewer' if share < 0 else 'more'}"
 
 
 def equal_compute(facts: Facts) -> str | None:
@@ -143,6 +163,15 @@ def filed_before(facts: Facts) -> str:
     return f"Committed {moment(bet.finished)}, {order} the run's attempt {run.attempt} began."
 
 
+def reading(facts: Facts) -> str:
+    """What the bet's metric is, beside the table of scores."""
+    return (
+        f"The bet is on {facts.bet.bet['metric']} as training reads it at its end: "
+        f"{facts.run.recipe['validation_tokens']:,} tokens of each domain. The table of scores is over every "
+        "held-out document, so its mean differs a little."
+    )
+
+
 def score_rows(scores: Scores) -> list[Row]:
     """Macro and micro first, then the domains from the easiest to the hardest for the main run."""
     totals = [
@@ -160,8 +189,9 @@ def settings(facts: Facts) -> list[tuple[str, str, str]]:
     """The settings in which the two runs differ: path, main, baseline."""
     ours, theirs = flat(facts.run.recipe), flat(facts.baseline.recipe)
     paths = [*ours, *(path for path in theirs if path not in ours)]
-    rows = [(path, ours.get(path, "–"), theirs.get(path, "–")) for path in paths]
-    return [row for row in rows if row[1] != row[2] and row[0] not in HIDDEN_SETTINGS]
+    rows = [(path, ours.get(path, ABSENT), theirs.get(path, ABSENT)) for path in paths]
+    differing = [row for row in rows if row[1] != row[2] and row[0] not in HIDDEN_SETTINGS]
+    return sorted(differing, key=lambda row: (ABSENT in row, row[1] == ABSENT))
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -213,6 +243,15 @@ def reasons(stage: Stage) -> str:
     ).strip(" ·")
 
 
+def _by_stage(facts: Facts) -> list[tuple[str, list[Excerpt]]]:
+    """Rejected excerpts in the order of the stages."""
+    order = [stage.stage for stage in facts.corpus.stages]
+    grouped: dict[str, list[Excerpt]] = {}
+    for excerpt in facts.corpus.rejected:
+        grouped.setdefault(excerpt.stage, []).append(excerpt)
+    return sorted(grouped.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
+
+
 def _inside_clone(part: str) -> str:
     _, found, below = part.replace("\\", "/").rpartition("/experiments/")
     return f"experiments/{below}" if found else part
@@ -226,8 +265,8 @@ def _least(values: Mapping[str, float]) -> str:
     return min(values, key=lambda name: values[name])
 
 
-def _listed(parts: list[str]) -> str:
-    return ", ".join(parts[:-1]) + f" and {parts[-1]}" if len(parts) > 1 else "".join(parts)
+def _listed(parts: list[str], word: str = "and") -> str:
+    return ", ".join(parts[:-1]) + f" {word} {parts[-1]}" if len(parts) > 1 else "".join(parts)
 
 
 @cache
