@@ -23,7 +23,7 @@ WORDS = np.array(
         a + b + c
         for a in ("ba", "de", "ki", "lo", "mu", "ra")
         for b in "nrst"
-        for c in ("a", "el", "on", "ist", "um")
+        for c in ("a", "el", "on", "ost", "um")
     ]
 )
 

@@ -132,7 +132,9 @@ def test_one_character_and_unusual_documents_pass(documents, out, enough, rows_o
 
 
 def test_languages_are_joined_to_documents_by_a_merge(documents, out, enough, rows_of):
-    german = "Alle Menschen sind frei und gleich an Würde und Rechten geboren."
+    german = (
+        "Jeder Mensch wird frei und gleich an Würde und Rechten geboren, begabt mit Vernunft und Gewissen."
+    )
     curate.body(out(), documents([*enough, ("prose", "german", german)]), holdout=SMALL, workers=1)
     kept = {row["id"] for name in ("train", "holdout") for row in rows_of(out().path / name)}
     labels = rows_of(out().path / "attributes" / "language")

@@ -20,7 +20,7 @@ MEMBERS = {
     "pkg/a.py": b"print(1)\n",
     "pkg/__init__.py": b"",
     "pkg/copy.py": b"print(1)\n",
-    "pkg/latin.py": "# caf\xe9 au lait, for one and all\n".encode("latin-1"),
+    "pkg/latin.py": "# voil\xe0, for one and all\n".encode("latin-1"),
     "pkg/utf16.py": "print('two bytes each')\n".encode("utf-16-le"),
     "pkg/garbage.py": bytes(range(128, 256)),
     "pkg/page.html": b'<html lang="fr"><body><p>Bonjour.</p></body></html>',
@@ -43,7 +43,7 @@ def test_members_become_documents_with_their_origin(raw, out, rows_of):
     }
     assert json.loads(by_path["pkg/page.html"]["meta"])["language"] == "fr"
     assert by_path["pkg/page.html"]["text"].strip() == "Bonjour."
-    assert by_path["pkg/latin.py"]["text"].startswith("# caf�")
+    assert by_path["pkg/latin.py"]["text"].startswith("# voil�")
     assert by_path["pkg/x.py"]["text"] == "x"
     assert docs.documents == len(rows) == 6
     assert docs.size_bytes == sum(len(row["text"].encode()) for row in rows)

@@ -6,12 +6,12 @@ from lmlab.corpus.language import detect
 
 ARTICLES = {
     "en": "All human beings are born free and equal in dignity and rights. They are endowed with reason.",
-    "de": "Alle Menschen sind frei und gleich an Würde und Rechten geboren. Sie sind mit Vernunft begabt.",
+    "de": "Jeder Mensch wird frei und gleich an Würde und Rechten geboren, begabt mit Vernunft und Gewissen.",
     "fr": "Tous les êtres humains naissent libres et égaux en dignité et en droits.",
     "es": "Todos los seres humanos nacen libres e iguales en dignidad y derechos y dotados de razón.",
     "it": "Tutti gli esseri umani nascono liberi ed eguali in dignità e diritti.",
     "pt": "Todos os seres humanos nascem livres e iguais em dignidade e em direitos. Dotados de razão.",
-    "nl": "Alle mensen worden vrij en gelijk in waardigheid en rechten geboren.",
+    "nl": "Elk mens wordt vrij en gelijk in waardigheid en rechten geboren, begaafd met verstand en geweten.",
     "pl": "Wszyscy ludzie rodzą się wolni i równi pod względem swej godności i swych praw.",
     "tr": "Bütün insanlar hür, haysiyet ve haklar bakımından eşit doğarlar. Akıl ve vicdana sahiptirler.",
     "ru": "Все люди рождаются свободными и равными в своем достоинстве и правах. Они наделены разумом.",

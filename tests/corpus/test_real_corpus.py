@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 LANGUAGES = {
     "eng": "en", "deu_1996": "de", "fra": "fr", "spa": "es", "ita": "it", "por_PT": "pt", "nld": "nl",
     "pol": "pl", "tur": "tr", "rus": "ru", "ukr": "uk", "ell_monotonic": "el", "heb": "he", "arb": "ar",
-    "hin": "hi",    "tha": "th", "jpn": "ja", "kor": "ko", "cmn_hans": "zh",
+    "hin": "hi",    "swe": "sv", "jpn": "ja", "kor": "ko", "cmn_hans": "zh",
 }  # fmt: skip
 
 
