@@ -207,7 +207,7 @@ def _empty(folder: Path) -> None:
 
 
 def _tidy(claim: Claim, node: Node) -> None:
-    """After a failure nothing half-written stays, unless the step can go on from it or another owns it now."""
+    """After a failure nothing half-written stays, unless the step can resume or another owns it now."""
     if not node.call.step.resumes and not claim.lost.is_set() and claims.newest(claim.folder) == claim.number:
         _empty(claim.folder)
 

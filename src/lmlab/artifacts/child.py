@@ -5,6 +5,7 @@ never as `__main__`, so that the classes in the arguments are the same on both s
 """
 
 import faulthandler
+import io
 import multiprocessing
 import os
 import pickle
@@ -79,7 +80,8 @@ def _prepare(start: Start) -> None:
     sys.path[:] = start.search_path
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)
     # A forked process would inherit the locks of threads that do not exist in it (obstore hangs there).

@@ -59,7 +59,7 @@ class Watchdog:
     _SCRIPT = (
         'live=" "; while read -r what group; do case $what in +) live="$live$group ";; '
         '-) live="${live%% $group *} ${live#* $group }";; esac; done; '
-        "for group in $live; do kill -9 -- -$group 2>/dev/null; done"
+        "for group in $live; do kill -s KILL -- -$group 2>/dev/null; done"
     )
 
     def __init__(self) -> None:

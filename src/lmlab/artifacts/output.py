@@ -25,10 +25,6 @@ class _Router(io.TextIOBase):
     def isatty(self) -> bool:
         return _captured.get() is None and self._screen.isatty()
 
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self._screen.encoding
-
     def fileno(self) -> int:
         return self._screen.fileno()
 

@@ -46,12 +46,16 @@ class Report:
     plan: Plan
     endings: dict[str, Ending] = field(default_factory=dict)
     seconds: float = 0.0
-    stopped: bool = False
 
     @property
     def failed(self) -> dict[str, Ending]:
         """Steps that failed themselves, first the first."""
         return {address: e for address, e in self.endings.items() if e.kind == "failed"}
+
+    @property
+    def stopped(self) -> bool:
+        """Whether something was left undone on request."""
+        return any(ending.kind == "stopped" for ending in self.endings.values())
 
     @property
     def exit_code(self) -> int:
@@ -196,7 +200,6 @@ class _Run:
                     self._end(dependent, Ending("skipped", failure=Failure("skipped", f"needs {failed}")))
 
     def _stop_pending(self) -> None:
-        self.report.stopped = True
         for address in self._pending:
             self._end(address, Ending("stopped", failure=failures.stopped("not started")))
         self._pending.clear()
