@@ -1,5 +1,6 @@
 """Optimizers: which rule moves what, norms that stay, a clip over everything, and reference values."""
 
+import functools
 import math
 
 import jax
@@ -25,13 +26,21 @@ OPTIMIZER = MuonH(lr=0.05, adam_lr=0.01)
 
 
 def arrays(seed: int, scale: float = 1.0) -> optim.Params:
-    keys = jax.random.split(jax.random.key(seed), len(SHAPES))
-    return optim.unflatten(
-        {
-            path: scale * jax.random.normal(key, shape)
-            for key, (path, shape) in zip(keys, SHAPES.items(), strict=True)
-        }
-    )
+    random = np.random.default_rng(seed)
+    shaped = {path: scale * random.standard_normal(shape) for path, shape in SHAPES.items()}
+    return optim.unflatten({path: jnp.asarray(x, jnp.float32) for path, x in shaped.items()})
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def update(
+    optimizer: optim.Optimizer,
+    params: optim.Params,
+    grads: optim.Params,
+    moments: optim.Moments,
+    count: jax.Array,
+) -> tuple[optim.Params, optim.Moments]:
+    """One update at the peak of the schedule; jitted, because op by op it compiles every shape."""
+    return optim.update(optimizer, params, grads, moments, (jnp.float32(1), count))
 
 
 def test_flatten_and_unflatten_are_inverse() -> None:
@@ -66,10 +75,9 @@ def test_each_experts_norm_stays_constant_over_100_steps() -> None:
     """One norm per matrix: with one norm for a whole stack the experts' own norms would drift (spec T25)."""
     params = start = arrays(1)
     moments = optim.init_moments(OPTIMIZER, params)
-    step = jax.jit(lambda p, g, m, when: optim.update(OPTIMIZER, p, g, m, when))
     for number in range(100):
         grads = arrays(100 + number, scale=0.1)
-        params, moments = step(params, grads, moments, (jnp.float32(1), jnp.float32(number + 1)))
+        params, moments = update(OPTIMIZER, params, grads, moments, jnp.float32(number + 1))
     before, after = optim.flatten(start), optim.flatten(params)
     for path in ("embed.weight", "head", "layers.attention.q", "layers.experts.up"):
         norms = [
@@ -109,8 +117,7 @@ def test_newton_schulz_pushes_singular_values_to_one(shape: tuple[int, ...]) -> 
 def test_a_zero_gradient_gives_finite_parameters() -> None:
     params = arrays(3)
     zeros = jax.tree.map(jnp.zeros_like, params)
-    when = (jnp.float32(1), jnp.float32(1))
-    new, _ = optim.update(OPTIMIZER, params, zeros, optim.init_moments(OPTIMIZER, params), when)
+    new, _ = update(OPTIMIZER, params, zeros, optim.init_moments(OPTIMIZER, params), jnp.float32(1))
     assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(new))
 
 
@@ -138,9 +145,7 @@ def test_adamw_equals_optax() -> None:
     moments, state = optim.init_moments(ours, params), theirs.init(reference)
     for number in range(5):
         grads = arrays(50 + number)
-        params, moments = optim.update(
-            ours, params, grads, moments, (jnp.float32(1), jnp.float32(number + 1))
-        )
+        params, moments = update(ours, params, grads, moments, jnp.float32(number + 1))
         flat = {path: g for path, g in optim.flatten(grads).items() if path != "router_bias"}
         updates, state = theirs.update(flat, state, reference)
         reference = optax.apply_updates(reference, updates)

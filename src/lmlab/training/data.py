@@ -28,6 +28,11 @@ class Inputs:
 
 def open_inputs(run: Run) -> Inputs:
     """Open the stores of a run; a store that does not fit the model is an error naming both."""
+    addresses = [store.address for store in run.data.stores]
+    if len(set(addresses)) < len(addresses):
+        raise ConfigError(
+            f"mix: {max(addresses, key=addresses.count)} stands in it twice, with two weights. Add them up."
+        )
     stores = {store.address: open_store(store.path) for store in run.data.stores}
     for address, store in stores.items():
         _check_vocab(run, address, store)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from lmlab.core.errors import ConfigError
 from lmlab.models.config import Model
+from lmlab.science.flops import flops_per_token
 
 Precision = Literal["bfloat16", "float32"]
 Shape = Literal["linear", "cosine"]
@@ -251,6 +252,11 @@ class Run:
     def tokens(self) -> int:
         """Tokens read by the whole run."""
         return self.tokens_per_step * self.steps
+
+    @property
+    def flops(self) -> float:
+        """Training FLOPs of the whole run, LM head included."""
+        return self.tokens * flops_per_token(self.model.shape(self.seq)).training
 
 
 def _check_positive(**values: int) -> None:

@@ -29,11 +29,17 @@ DTYPES = {"bfloat16": jnp.bfloat16, "float32": jnp.float32}
 
 def init_state(run: Run) -> State:
     """Parameters from the run's seed, and zero moments."""
-    params = init_params(run.model, jax.random.key(run.seed))
-    state: State = {"params": params, "moments": optim.init_moments(run.optimizer, params)}
-    if "router_bias" in params:
-        state["pending_bias"] = jnp.zeros_like(params["router_bias"])
-    return state
+    use_compilation_cache()
+
+    @jax.jit  # one program: op by op, each shape of each random array is compiled by itself
+    def make(key: Array) -> State:
+        params = init_params(run.model, key)
+        state: State = {"params": params, "moments": optim.init_moments(run.optimizer, params)}
+        if "router_bias" in params:
+            state["pending_bias"] = jnp.zeros_like(params["router_bias"])
+        return state
+
+    return make(jax.random.key(run.seed))
 
 
 def train_step(run: Run) -> Step:
@@ -112,6 +118,7 @@ def use_compilation_cache() -> None:
     folder = environ.cache_dir() / "xla"
     folder.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 def on_device(rows: Rows) -> Batch:
