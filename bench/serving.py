@@ -138,7 +138,8 @@ def _export(config: Model, place: Path, name: str) -> Path:
     (tokenizer / "tokenizer_config.json").write_text(
         json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
     )
-    hf.export_folder(config, init_params(config, jax.random.key(0)), tokenizer, place / name)
+    params = jax.jit(init_params, static_argnums=0)(config, jax.random.key(0))
+    hf.export_folder(config, params, tokenizer, place / name)
     return place / name
 
 

@@ -23,7 +23,7 @@ from lmlab.serving.text import Vocabulary
 GRUG = Grug(
     vocab=320,
     hidden=32,
-    layers=3,
+    layers=2,
     heads=4,
     kv_heads=2,
     experts=4,
@@ -73,7 +73,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> d
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}
     (place / "tokenizer" / "tokenizer_config.json").write_text(json.dumps(about))
     for name, config in (("grug", GRUG), ("dense", DENSE)):
-        params = jax.tree.map(lambda x: 3 * x, init_params(config, jax.random.key(0)))
+        params = jax.tree.map(
+            lambda x: 3 * x, jax.jit(init_params, static_argnums=0)(config, jax.random.key(0))
+        )
         hf.export_folder(config, params, place / "tokenizer", place / name)
     return {"grug": place / "grug", "dense": place / "dense"}
 

@@ -43,8 +43,13 @@ def reference(folder, ids):
     config, params, *_ = hf.load_folder(folder)
     if isinstance(config, Grug):
         config = replace(config, experts_by=Experts.DENSE)
-    hidden = forward(params, config, jnp.array([ids]), dtype=jnp.float32).hidden[0]
-    return np.array(jax.nn.log_softmax(logits(params, config, hidden)))
+
+    @jax.jit
+    def score(params, tokens):
+        hidden = forward(params, config, tokens[None], dtype=jnp.float32).hidden[0]
+        return jax.nn.log_softmax(logits(params, config, hidden))
+
+    return np.array(score(params, jnp.array(ids)))
 
 
 def random_prompt(length, seed=0):
@@ -79,9 +84,11 @@ def test_greedy_decoding_takes_the_argmax_of_the_uncached_model_far_past_its_win
 
 
 def test_a_prompt_prefilled_in_chunks_into_a_grown_cache_scores_as_in_one_pass(named):
-    folder, engine = named
+    folder, _ = named
     prompt = random_prompt(FIRST_LENGTH + LONGEST_CHUNK // 2 + 3)
+    engine = Engine.load(folder, slots=4)
     [[delta]] = run(engine, (prompt, Sampling(max_tokens=0, echo=True, logprobs=2)))
+    engine.close()
     expected = reference(folder, prompt)
     assert delta.prompt[0].logprob is None
     assert [token.id for token in delta.prompt] == prompt

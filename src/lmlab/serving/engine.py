@@ -4,6 +4,8 @@ A sequence takes a slot as soon as one is free, is prefilled chunk by chunk betw
 when it ends. Everything else (HTTP, chat, tests) talks to it through `submit` and sinks.
 """
 
+import logging
+import queue
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lmlab.core.errors import ConfigError
-from lmlab.serving.programs import LONGEST_CHUNK, Chunk, Programs
+from lmlab.serving.programs import LONGEST_CHUNK, Chunk, Programs, keep_compiled_code
 from lmlab.serving.protocol import ApiError, Sampling, bad_request
 from lmlab.serving.sequence import Answer, Ask, Delta, Token
 from lmlab.serving.text import Vocabulary
@@ -51,22 +53,20 @@ class Engine:
                 f"slots={slots} and max_waiting={max_waiting} serve nobody. "
                 "Give slots >= 1 and max_waiting >= 0."
             )
+        keep_compiled_code()
         model = load_model(folder, max_model_len)
         programs = Programs(model.config, model.params, slots=slots, max_length=model.max_length)
         return cls(programs, model.vocabulary, model.eos_ids, max_waiting=max_waiting)
 
     def warm_up(self) -> None:
-        """Compile the first programs, so that no request waits for it."""
-        finished = threading.Event()
-
-        def sink(delta: Delta) -> None:
-            if delta.is_last:
-                finished.set()
-
-        self.submit(
-            [Ask(self.document_start(), Sampling(max_tokens=2, ignore_eos=True, temperature=0.0), sink)]
-        )
-        finished.wait()
+        """Compile the first programs, so that no request waits for it; raises ApiError if they fail."""
+        deltas: queue.SimpleQueue[Delta] = queue.SimpleQueue()
+        sampling = Sampling(max_tokens=2, ignore_eos=True, temperature=0.0)
+        self.submit([Ask(self.document_start(), sampling, deltas.put)])
+        while not (delta := deltas.get()).is_last:
+            continue
+        if delta.error is not None:
+            raise delta.error
 
     def document_start(self) -> tuple[int, ...]:
         """What an empty prompt is continued from: in training a document follows an end-of-text token."""
@@ -144,8 +144,9 @@ class Engine:
             while self._admit():
                 self._prefill_one()
                 self._decode()
-        except Exception as error:  # noqa: BLE001 - the thread's boundary: every reader must hear of it
-            self._failure = f"the engine failed: {type(error).__name__}: {error}"
+        except Exception as error:  # the thread's boundary: every reader must hear of it
+            logging.getLogger(__name__).exception("the engine failed")
+            self._failure = f"the engine failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
         self._fail_all(ApiError(503, self._failure or "the server is stopping", code="engine_down"))
 
     def _admit(self) -> bool:
@@ -177,12 +178,12 @@ class Engine:
         end = min(start + LONGEST_CHUNK, len(answer.prompt))
         following = answer.prompt[start + 1 : end + 1]
         chunk = Chunk(slot, start, answer.prompt[start:end], following, answer.sampling)
-        scores, picked = self._programs.prefill(chunk, score=answer.wants_prompt_scores())
+        answer.take_scores(self._programs.prefill(chunk, score=answer.wants_prompt_scores()))
         self._prefilled[slot] = end
-        answer.take_scores(scores)
         if end == len(answer.prompt):
             answer.echo()
-            self._accept(answer, picked[0])
+            if not answer.is_done:
+                self._accept(answer, self._programs.choose(slot, answer.sampling))
 
     def _decode(self) -> None:
         """One token for every slot whose prompt is through."""

@@ -1,7 +1,7 @@
-"""The two compiled programs of the engine: prefill a chunk of one slot, decode one token of every slot.
+"""The compiled programs of the engine: prefill a chunk of one slot, choose its first token, decode all slots.
 
-State (cache, last tokens, dials) stays on the device and is donated from call to call. Chunks are padded to a
-power of two, and the cache grows by doubling, so that few shapes are ever compiled.
+State (cache, last tokens, dials) stays on the device and is donated from call to call. Chunks are padded to
+three sizes, and the cache grows by doubling, so that few shapes are ever compiled.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from lmlab.core import environ
 from lmlab.models.cache import init_cache
 from lmlab.models.config import Model
 from lmlab.models.forward import forward, logits
@@ -22,7 +23,8 @@ from lmlab.serving.protocol import MOST_LOGPROBS, Sampling
 from lmlab.serving.sampling import Dials, Picked, likeliest, pick, stream_key
 from lmlab.serving.sequence import Token
 
-SHORTEST_CHUNK, LONGEST_CHUNK = 16, 256
+CHUNKS = (16, 64, 256)
+LONGEST_CHUNK = CHUNKS[-1]
 FIRST_LENGTH = 512
 
 
@@ -55,10 +57,6 @@ class Part(NamedTuple):
     count: Int[Array, ""]
     tokens: Int[Array, " chunk"]
     following: Int[Array, " chunk"]
-    temperature: Float[Array, ""]
-    top_p: Float[Array, ""]
-    stream: UInt32[Array, " 3"]
-    wants_top: Bool[Array, ""]
 
 
 @dataclass(frozen=True)
@@ -86,6 +84,7 @@ class Programs:
         self._params = _split_layers(jax.device_put(params))
         self._static = {"config": config, "dtype": dtype, "top": min(MOST_LOGPROBS, config.vocab)}
         self._used = np.zeros(slots, np.int64)
+        self._last_logits = jnp.zeros((1, config.vocab))
         self._length = min(FIRST_LENGTH, _room_for(max_length))
         empty = init_cache(config, slots, self._length, dtype)
         self._state = State(
@@ -96,39 +95,53 @@ class Programs:
             dials=Dials(jnp.zeros(slots), jnp.ones(slots), jnp.zeros((slots, 2), jnp.uint32)),
         )
 
-    def prefill(self, chunk: Chunk, score: bool) -> tuple[list[Token], list[Token | None]]:
-        """Put a chunk into its slot: returns its `following` (scored on request), and the token after it.
-
-        The picked token means something only after the prompt's last chunk; it is None if its logits were
-        not finite.
-        """
+    def prefill(self, chunk: Chunk, score: bool) -> list[Token]:
+        """Put a chunk into its slot; returns its `following`, with log-probabilities if asked to `score`."""
         count = len(chunk.tokens)
-        padded = max(SHORTEST_CHUNK, 1 << (count - 1).bit_length())
+        padded = next(size for size in CHUNKS if size >= count)
         self._make_room(chunk.start + padded)
-        sampling = chunk.sampling
-        seed = sampling.seed & (2**64 - 1)
         part = Part(
             slot=jnp.asarray(chunk.slot, jnp.int32),
             start=jnp.asarray(chunk.start, jnp.int32),
             count=jnp.asarray(count, jnp.int32),
             tokens=_pad(chunk.tokens, padded),
             following=_pad(chunk.following, padded),
-            temperature=jnp.asarray(sampling.temperature, jnp.float32),
-            top_p=jnp.asarray(sampling.top_p, jnp.float32),
-            stream=jnp.asarray([seed & 0xFFFFFFFF, seed >> 32, sampling.choice], jnp.uint32),
-            wants_top=jnp.asarray(bool(sampling.logprobs)),
         )
-        self._state, picked, scores = _prefill(self._params, self._state, part, score=score, **self._static)
+        alternatives = chunk.sampling.logprobs or 0
+        self._state, self._last_logits, scores = _prefill(
+            self._params, self._state, part, jnp.asarray(alternatives > 0), score=score, **self._static
+        )
         self._used[chunk.slot] = chunk.start + count
-        return _scored(chunk, scores), _picked(picked, [sampling.logprobs or 0])
+        if scores is None:
+            return [Token(token, None) for token in chunk.following]
+        return _scored(chunk.following, scores, alternatives)
+
+    def choose(self, slot: int, sampling: Sampling) -> Token | None:
+        """The first token after the prompt that was just prefilled; None if its logits are not finite."""
+        seed = sampling.seed & (2**64 - 1)
+        alternatives = sampling.logprobs or 0
+        self._state, picked = _choose(
+            self._last_logits,
+            self._state,
+            jnp.asarray(slot, jnp.int32),
+            jnp.asarray([sampling.temperature, sampling.top_p], jnp.float32),
+            jnp.asarray([seed & 0xFFFFFFFF, seed >> 32, sampling.choice], jnp.uint32),
+            jnp.asarray(alternatives > 0),
+            top=self._static["top"],
+        )
+        return _picked(picked, [alternatives])[0]
 
     def decode(self, active: Sequence[bool], alternatives: Sequence[int]) -> list[Token | None]:
-        """One more token for every active slot, with that many of the likeliest beside it."""
-        self._make_room(1 + int(self._used.max(where=np.array(active), initial=0)))
+        """One more token for every active slot, with that many of the likeliest beside it.
+
+        A token is None where its logits are not finite; those of inactive slots mean nothing.
+        """
+        on = np.array(active)
+        self._make_room(1 + int(self._used.max(where=on, initial=0)))
         self._state, picked = _decode(
-            self._params, self._state, jnp.asarray(active), jnp.asarray(any(alternatives)), **self._static
+            self._params, self._state, jnp.asarray(on), jnp.asarray(any(alternatives)), **self._static
         )
-        self._used += np.array(active)
+        self._used += on
         return _picked(picked, alternatives)
 
     def _make_room(self, needed: int) -> None:
@@ -143,37 +156,42 @@ def _room_for(tokens: int) -> int:
     return 1 << (tokens - 1).bit_length()
 
 
+def keep_compiled_code() -> None:
+    """Keep compiled programs on disk: a server that starts again with the same shapes compiles nothing."""
+    folder = environ.cache_dir() / "xla"
+    folder.mkdir(parents=True, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
 def _pad(tokens: Sequence[int], length: int) -> Int[Array, " length"]:
     return jnp.asarray([*tokens, *[0] * (length - len(tokens))], jnp.int32)
 
 
-def _scored(chunk: Chunk, scores: Scores | None) -> list[Token]:
-    if scores is None:
-        return [Token(token, None) for token in chunk.following]
-    host = jax.device_get(scores)
-    alternatives = chunk.sampling.logprobs or 0
-    return [
-        Token(token, float(host.logprob[i]), _top(host.top_ids[i], host.top_logprobs[i], alternatives))
-        for i, token in enumerate(chunk.following)
-    ]
+def _scored(tokens: Sequence[int], scores: Scores, alternatives: int) -> list[Token]:
+    logprobs = np.asarray(scores.logprob).tolist()
+    tops = _tops(scores.top_ids, scores.top_logprobs, [alternatives] * len(tokens))
+    return [Token(token, logprob, top) for token, logprob, top in zip(tokens, logprobs, tops, strict=False)]
 
 
 def _picked(picked: Picked, alternatives: Sequence[int]) -> list[Token | None]:
-    host = jax.device_get(picked)
+    tokens, logprobs = np.asarray(picked.token).tolist(), np.asarray(picked.logprob).tolist()
+    tops = _tops(picked.top_ids, picked.top_logprobs, alternatives)
+    finite = np.asarray(picked.is_finite).tolist()
     return [
-        Token(
-            int(host.token[i]),
-            float(host.logprob[i]),
-            _top(host.top_ids[i], host.top_logprobs[i], wanted),
-        )
-        if host.is_finite[i]
-        else None
-        for i, wanted in enumerate(alternatives)
+        Token(token, logprob, top) if is_finite else None
+        for token, logprob, top, is_finite in zip(tokens, logprobs, tops, finite, strict=True)
     ]
 
 
-def _top(ids: np.ndarray, logprobs: np.ndarray, wanted: int) -> tuple[tuple[int, float], ...]:
-    return tuple(zip(ids[:wanted].tolist(), logprobs[:wanted].tolist(), strict=True))
+def _tops(
+    ids: Int[Array, "rows top"], logprobs: Float[Array, "rows top"], wanted: Sequence[int]
+) -> list[tuple[tuple[int, float], ...]]:
+    """The first few of each row; nothing is fetched from the device if nobody wants any."""
+    most = max(wanted, default=0)
+    if most == 0:
+        return [()] * len(wanted)
+    pairs = zip(np.asarray(ids)[:, :most].tolist(), np.asarray(logprobs)[:, :most].tolist(), strict=True)
+    return [tuple(zip(*pair, strict=True))[:few] for pair, few in zip(pairs, wanted, strict=False)]
 
 
 # Layers stay apart between steps. The models want them stacked and take them apart again: XLA folds the two
@@ -192,8 +210,16 @@ def _stack_layers(params: Params) -> Params:
 
 @partial(jax.jit, static_argnames=("config", "dtype", "top", "score"), donate_argnums=1)
 def _prefill(
-    params: Params, state: State, part: Part, *, config: Model, dtype: Any, top: int, score: bool
-) -> tuple[State, Picked, Scores | None]:
+    params: Params,
+    state: State,
+    part: Part,
+    wants_top: Bool[Array, ""],
+    *,
+    config: Model,
+    dtype: Any,
+    top: int,
+    score: bool,
+) -> tuple[State, Float[Array, "1 vocab"], Scores | None]:
     params, slot = _stack_layers(params), part.slot
     keys, values = (
         jnp.stack([jax.lax.dynamic_slice_in_dim(layer, slot, 1) for layer in layers])
@@ -206,21 +232,36 @@ def _prefill(
     scores = None
     if score:
         logprobs = jax.nn.log_softmax(logits(params, config, hidden))
-        top_logprobs, top_ids = likeliest(logprobs, part.wants_top, top)
+        top_logprobs, top_ids = likeliest(logprobs, wants_top, top)
         own = jnp.take_along_axis(logprobs, part.following[:, None], axis=-1)[:, 0]
         scores = Scores(own, top_ids, top_logprobs)
-    end = part.start + part.count
-    dials = Dials(part.temperature[None], part.top_p[None], stream_key(part.stream)[None])
     last = logits(params, config, jax.lax.dynamic_slice_in_dim(hidden, part.count - 1, 1))
-    picked = pick(last, dials, end[None], part.wants_top, top)
-    state = State(
+    state = state._replace(
         keys=_put_rows(state.keys, output.cache.keys, slot),
         values=_put_rows(state.values, output.cache.values, slot),
-        lengths=state.lengths.at[slot].set(end),  # the padding stays behind, to be overwritten
-        token=state.token.at[slot].set(picked.token[0]),
-        dials=Dials(*(old.at[slot].set(new[0]) for old, new in zip(state.dials, dials, strict=True))),
+        # The padding stays behind what counts, to be overwritten.
+        lengths=state.lengths.at[slot].set(part.start + part.count),
     )
-    return state, picked, scores
+    return state, last, scores
+
+
+@partial(jax.jit, static_argnames="top", donate_argnums=1)
+def _choose(
+    last_logits: Float[Array, "1 vocab"],
+    state: State,
+    slot: Int[Array, ""],
+    temperature_and_top_p: Float[Array, " 2"],
+    stream: UInt32[Array, " 3"],
+    wants_top: Bool[Array, ""],
+    *,
+    top: int,
+) -> tuple[State, Picked]:
+    temperature, top_p = temperature_and_top_p
+    dials = Dials(temperature, top_p, stream_key(stream))
+    row = jax.tree.map(lambda dial: dial[None], dials)
+    picked = pick(last_logits, row, state.lengths[slot][None], wants_top, top)
+    kept = jax.tree.map(lambda old, new: old.at[slot].set(new), state.dials, dials)
+    return state._replace(token=state.token.at[slot].set(picked.token[0]), dials=kept), picked
 
 
 def _put_rows(

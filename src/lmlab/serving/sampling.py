@@ -100,7 +100,7 @@ def _nucleus(
     """
     bits = jax.lax.bitcast_convert_type(probabilities, jnp.int32)
 
-    def halve(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+    def halve(_: Int[Array, ""], bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bounds
         middle = low + (high - low) // 2
         mass = jnp.sum(jnp.where(bits >= middle[:, None], probabilities, 0.0), axis=-1)
