@@ -68,7 +68,7 @@ class Dense:
         _check_positive(self, "vocab", "hidden", "layers", "heads", "kv_heads", "mlp_width", "max_seq")
         _check_positive(self, "rope_theta", "norm_eps")
         _check_heads(self)
-        _check_rotary(self.head_width, self.head_width)
+        _check_rotary(self.head_width, self.rotary_width)
 
     @staticmethod
     def sized(hidden: int, *, vocab: int, layers: int | None = None, tied: bool = False) -> "Dense":
@@ -88,6 +88,11 @@ class Dense:
     def head_width(self) -> int:
         """Width of a head, derived from `hidden` where not given."""
         return self.head_dim or self.hidden // self.heads
+
+    @property
+    def rotary_width(self) -> int:
+        """How many leading channels of a head RoPE turns: all."""
+        return self.head_width
 
     def layer_plan(self) -> tuple[LayerPlan, ...]:
         """Every layer is causal without a window, with RoPE."""

@@ -109,5 +109,4 @@ def _projections(config: Dense, weights: Params, x: Array, context: Context) -> 
     if config.qk_norm:
         q = rms(q, config.norm_eps) * weights["q_norm"]
         k = rms(k, config.norm_eps) * weights["k_norm"]
-    turn = (context.positions, config.rope_theta, config.head_width)
-    return rope(q, *turn) / config.head_width**0.5, rope(k, *turn), v
+    return rope(q, context.turns) / config.head_width**0.5, rope(k, context.turns), v

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from lmlab.models.config import Experts, Grug
-from lmlab.models.layers import Params, RouterStats, batched_dot, dot
+from lmlab.models.layers import Params, RouterStats, added, batched_dot, dot, silu_gated
 
 
 class Routing(NamedTuple):
@@ -80,9 +80,29 @@ def _quantile_bias(
     """Per expert, the (tokens x top_k / experts)-th largest margin over the threshold; 0 without tokens."""
     if not config.router_balance:
         return jnp.zeros(config.experts, jnp.float32)
-    descending = -jnp.sort(-jnp.where(is_valid[:, None], margins, -jnp.inf).T, axis=-1)
-    rank = jnp.maximum(tokens * config.top_k // config.experts, 1) - 1
-    return jnp.where(tokens > 0, jnp.take(descending, rank, axis=-1), 0.0)
+    rank = jnp.maximum(tokens * config.top_k // config.experts, 1)
+    return jnp.where(tokens > 0, kth_largest(jnp.where(is_valid[:, None], margins, -jnp.inf), rank), 0.0)
+
+
+def kth_largest(values: Float[Array, "rows columns"], rank: Int[Array, ""]) -> Float[Array, " columns"]:
+    """The `rank`-th largest value (from 1) of each column, exact: bisection over the bits of the numbers.
+
+    32 counting passes cost a tenth of sorting on CPU.
+    """
+    bits = lax.bitcast_convert_type(values, jnp.int32)
+    ordered = jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # integers in the order of their floats
+
+    def halve(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bounds  # at least `rank` values are >= low, fewer are > high
+        middle = (low | high) - ((low ^ high) >> 1)  # the mean, rounded up, without overflow
+        is_enough = jnp.sum(ordered >= middle, axis=0) >= rank
+        return jnp.where(is_enough, middle, low), jnp.where(is_enough, high, middle - 1)
+
+    limits = jnp.iinfo(jnp.int32)
+    columns = values.shape[1]
+    start = jnp.full(columns, limits.min, jnp.int32), jnp.full(columns, limits.max, jnp.int32)
+    found, _ = lax.fori_loop(0, 32, halve, start)
+    return lax.bitcast_convert_type(jnp.where(found < 0, found ^ 0x7FFFFFFF, found), jnp.float32)
 
 
 def run_experts(
@@ -109,8 +129,8 @@ def swiglu_experts(
     weights: Params, rows: Float[Array, "experts capacity hidden"], dtype: DTypeLike
 ) -> Float[Array, "experts capacity hidden"]:
     """silu(x gate) * (x up), then down, per expert."""
-    gate, up = batched_dot(rows, weights["gate"], dtype), batched_dot(rows, weights["up"], dtype)
-    return batched_dot(jax.nn.silu(gate) * up, weights["down"], dtype)
+    inner = batched_dot(rows, jnp.concatenate([weights["gate"], weights["up"]], axis=-1), dtype)
+    return batched_dot(silu_gated(inner), weights["down"], dtype)
 
 
 def _run_dense(
@@ -172,8 +192,7 @@ def _dispatch_forward(x: Array, slots: Slots) -> tuple[Array, Slots]:
 
 
 def _dispatch_backward(slots: Slots, grad: Array) -> tuple[Array, None]:
-    kept = jnp.where(slots.is_kept[..., None], grad[slots.slot], 0)
-    return jnp.sum(kept, axis=1), None
+    return added([jnp.where(is_kept[:, None], grad[slot], 0) for slot, is_kept in _choices(slots)]), None
 
 
 _dispatch.defvjp(_dispatch_forward, _dispatch_backward)
@@ -183,7 +202,8 @@ _dispatch.defvjp(_dispatch_forward, _dispatch_backward)
 def _combine(
     out: Float[Array, "slots hidden"], weights: Float[Array, "tokens top_k"], slots: Slots
 ) -> Float[Array, "tokens hidden"]:
-    return jnp.einsum("tk,tkd->td", jnp.where(slots.is_kept, weights, 0), out[slots.slot])
+    kept = jnp.where(slots.is_kept, weights, 0).T
+    return added([share[:, None] * out[slot] for share, slot in zip(kept, slots.slot.T, strict=True)])
 
 
 def _combine_forward(out: Array, weights: Array, slots: Slots) -> tuple[Array, tuple[Array, Array, Slots]]:
@@ -193,8 +213,13 @@ def _combine_forward(out: Array, weights: Array, slots: Slots) -> tuple[Array, t
 def _combine_backward(saved: tuple[Array, Array, Slots], grad: Array) -> tuple[Array, Array, None]:
     out, weights, slots = saved
     weight = jnp.where(slots.is_filled, weights[slots.token, slots.choice], 0)
-    to_weights = jnp.einsum("td,tkd->tk", grad, out[slots.slot])
+    to_weights = jnp.stack([jnp.sum(grad * out[slot], axis=-1) for slot, _ in _choices(slots)], axis=1)
     return weight[:, None] * grad[slots.token], jnp.where(slots.is_kept, to_weights, 0), None
 
 
 _combine.defvjp(_combine_forward, _combine_backward)
+
+
+def _choices(slots: Slots) -> list[tuple[Array, Array]]:
+    """Per choice, every token's slot and whether it was kept; k gathers added beat one reduced."""
+    return list(zip(slots.slot.T, slots.is_kept.T, strict=True))

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Int
 from lmlab.core.errors import ConfigError
 from lmlab.models import dense, grug
 from lmlab.models.config import Dense, Grug, Model
-from lmlab.models.layers import Cache, Context, Output, Params, dot
+from lmlab.models.layers import Cache, Context, Output, Params, dot, turns_at
 
 
 def init_params(config: Model, key: Array) -> Params:
@@ -45,7 +45,7 @@ def forward(
         )
     else:
         positions = cache.lengths[:, None] + jnp.arange(tokens.shape[1])
-    context = Context(positions, segments, dtype)
+    context = Context(positions, segments, turns_at(positions, config.rope_theta, config.rotary_width), dtype)
     if isinstance(config, Grug):
         return grug.forward(params, config, tokens, context, cache)
     return dense.forward(params, config, tokens, context, cache)

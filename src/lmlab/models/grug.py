@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float, Int
 
 from lmlab.models.attention import attend
@@ -25,6 +26,7 @@ from lmlab.models.layers import (
     extended,
     rms,
     rope,
+    share_heads,
     swiglu,
     truncated_normal,
     walk_layers,
@@ -152,8 +154,7 @@ def _projections(
     if config.qk_norm:
         q, k = rms(q, QK_NORM_EPS), rms(k, QK_NORM_EPS)
     if plan.rope:
-        turn = (context.positions, config.rope_theta, config.rotary_width)
-        q, k = rope(q, *turn), rope(k, *turn)
+        q, k = rope(q, context.turns), rope(k, context.turns)
     return q * (config.qk_mult / config.head_width**0.5), k, v
 
 
@@ -161,11 +162,9 @@ def _exclude_own(
     out: Float[Array, "batch seq heads head_dim"], v: Float[Array, "batch seq kv_heads head_dim"]
 ) -> Float[Array, "batch seq heads head_dim"]:
     """XSA: what a head reads from itself is already in the residual stream, so take it out."""
-    own = v[:, :, :, None]
-    per_group = out.reshape(*v.shape[:3], -1, v.shape[3])
-    along = jnp.sum(per_group * own, axis=-1, keepdims=True)
-    squared = jnp.sum(own * own, axis=-1, keepdims=True)
-    return (per_group - along / (squared + 1e-6) * own).reshape(out.shape)
+    direction = v * lax.rsqrt(jnp.sum(v * v, axis=-1, keepdims=True) + 1e-6)
+    own = share_heads(direction, out.shape[2] // v.shape[2])
+    return out - jnp.sum(out * own, axis=-1, keepdims=True) * own
 
 
 def _mixture(

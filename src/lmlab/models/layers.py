@@ -5,12 +5,13 @@ How a product is written decides its speed on XLA's CPU backend, so that choice 
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
@@ -72,12 +73,20 @@ class Output(NamedTuple):
     """None for dense models."""
 
 
+class Turns(NamedTuple):
+    """RoPE's rotation at each position: made once for all layers, since sines are slow."""
+
+    cos: Float[Array, "batch seq pairs"]
+    sin: Float[Array, "batch seq pairs"]
+
+
 class Context(NamedTuple):
     """What every layer of one forward pass shares."""
 
     positions: Int[Array, "batch seq"]
     segments: Int[Array, "batch seq"] | None
     """A token sees its own segment only; below 0 = padding."""
+    turns: Turns
     dtype: DTypeLike
     """Operands of the matrix products."""
 
@@ -110,7 +119,11 @@ def _product_forward(x: Array, weight: Array, dtype: jnp.dtype) -> tuple[Array, 
 def _product_backward(dtype: jnp.dtype, saved: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
     x, weight = saved
     grad = grad.astype(dtype)
-    return product_nt(grad, weight), product_nn(transpose_apart(x), grad)
+    if grad.shape[-1] < x.shape[-1]:  # only the narrower of the two is swapped in memory
+        to_weight = product_nn(transpose_apart(grad), x).swapaxes(-1, -2)
+    else:
+        to_weight = product_nn(transpose_apart(x), grad)
+    return product_nt(grad, weight), to_weight
 
 
 _product.defvjp(_product_forward, _product_backward)
@@ -129,36 +142,77 @@ def product_nt(a: Float[Array, "*batch m k"], b: Float[Array, "*batch n k"]) -> 
 def _general(a: Array, b: Array, contract_a: int, contract_b: int) -> Array:
     batch = tuple(range(a.ndim - 2))
     dims = (((contract_a,), (contract_b,)), (batch, batch))
-    return lax.dot_general(a, b, dims, preferred_element_type=jnp.float32)
+    return _in_rows(lax.dot_general(_in_rows(a), _in_rows(b), dims, preferred_element_type=jnp.float32))
 
 
 def transpose_apart(x: Float[Array, "*batch m n"]) -> Float[Array, "*batch n m"]:
-    """x with its last two axes swapped in memory, out of the compiler's sight.
+    """x with its last two axes swapped in memory, as a copy of its own.
 
-    On CPU, XLA folds a plain transpose into the product after it, and for that form (TN, every weight
-    gradient) it has no bfloat16 kernel: operands go back to float32 and through the slowest path. Behind a
-    branch that can't be decided before the run, the transpose is one fast copy and the product the fast form.
-    GF per CPU-second, jaxlib 0.10.2, AMD Zen 5 (avx512_bf16), 4096x256 by 4096x1024 | 1024x256 by 1024x8192:
-    TN bfloat16 178 | 112, TN float32 204 | 175, this 352 | 412; for comparison NN 463 | 341, NT 470 | 396.
+    On CPU, XLA folds a plain transpose into the product after it, and for that form (TN, every gradient of a
+    weight) it has no bfloat16 kernel: operands go back to float32 and through the slowest path.
+    GF per CPU-second, jaxlib 0.10.2, AMD avx512_bf16, 4096x256 by 4096x1024 | 1024x256 by 1024x8192: TN
+    bfloat16 178 | 112, TN float32 204 | 175, copy and NN 373 | 399; NN alone 463 | 341, NT 470 | 396.
     """
-    swapped = (*x.shape[:-2], x.shape[-1], x.shape[-2])
+    return _in_rows(x.swapaxes(-1, -2))
+
+
+def _in_rows(x: Array) -> Array:
+    """Pin the memory layout on CPU: XLA's bfloat16 kernels read and write rows only.
+
+    Left to itself the compiler may give a product columns (say, where its result is transposed next), and the
+    program then fails at run time: "Unsupported element type for DotThunk::Execute: BF16 x BF16 = F32".
+    """
     if jax.default_backend() != "cpu":
-        return x.swapaxes(-1, -2)
-    probe = x[(0,) * x.ndim]
-    return lax.cond(
-        probe == probe,  # true unless NaN, which only the run can tell
-        lambda x: x.swapaxes(-1, -2),
-        lambda x: jnp.full(swapped, jnp.nan, x.dtype),
-        x,
-    )
+        return x
+    return with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim))))
 
 
 def swiglu(
     weights: Params, x: Float[Array, "*rows hidden"], dtype: DTypeLike
 ) -> Float[Array, "*rows hidden"]:
     """silu(x gate) * (x up), then down."""
-    gate, up = dot(x, weights["gate"], dtype), dot(x, weights["up"], dtype)
-    return dot(jax.nn.silu(gate) * up, weights["down"], dtype)
+    inner = dot(x, jnp.concatenate([weights["gate"], weights["up"]], axis=-1), dtype)
+    return dot(silu_gated(inner), weights["down"], dtype)
+
+
+@jax.custom_vjp
+def silu_gated(x: Float[Array, "*rows double"]) -> Float[Array, "*rows single"]:
+    """silu(first half) * second half; saves its input only, so that it is one pass each way."""
+    gate, up = jnp.split(x, 2, axis=-1)
+    return jax.nn.silu(gate) * up
+
+
+def _silu_gated_backward(x: Array, grad: Array) -> tuple[Array]:
+    gate, up = jnp.split(x, 2, axis=-1)
+    open_share = jax.nn.sigmoid(gate)
+    to_gate = grad * up * open_share * (1 + gate * (1 - open_share))
+    return (jnp.concatenate([to_gate, grad * gate * open_share], axis=-1),)
+
+
+silu_gated.defvjp(lambda x: (silu_gated(x), x), _silu_gated_backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def share_heads(
+    x: Float[Array, "batch seq kv_heads head_dim"], groups: int
+) -> Float[Array, "batch seq heads head_dim"]:
+    """Repeat each key-value head for the query heads that share it."""
+    return jnp.repeat(x, groups, axis=2)
+
+
+def _share_heads_backward(groups: int, saved: None, grad: Array) -> tuple[Array]:
+    del saved
+    parts = grad.reshape(*grad.shape[:2], -1, groups, grad.shape[3])
+    # Added one by one: as a reduction over an inner axis, XLA's CPU backend takes ten times as long.
+    return (added([parts[:, :, :, group] for group in range(groups)]),)
+
+
+def added(parts: list[Array]) -> Array:
+    """Their sum, as one fused pass."""
+    return reduce(jnp.add, parts)
+
+
+share_heads.defvjp(lambda x, groups: (share_heads(x, groups), None), _share_heads_backward)
 
 
 def rms(x: Float[Array, "*rows width"], eps: float) -> Float[Array, "*rows width"]:
@@ -166,18 +220,21 @@ def rms(x: Float[Array, "*rows width"], eps: float) -> Float[Array, "*rows width
     return x * lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + eps)
 
 
+def turns_at(positions: Int[Array, "batch seq"], theta: float, rotary_width: int) -> Turns:
+    """The rotations that RoPE applies at these positions."""
+    pairs = rotary_width // 2
+    frequencies = theta ** (-jnp.arange(pairs, dtype=jnp.float32) / pairs)
+    angles = positions[..., None].astype(jnp.float32) * frequencies
+    return Turns(jnp.cos(angles), jnp.sin(angles))
+
+
 def rope(
-    x: Float[Array, "batch seq heads head_dim"],
-    positions: Int[Array, "batch seq"],
-    theta: float,
-    rotary_width: int,
+    x: Float[Array, "batch seq heads head_dim"], turns: Turns
 ) -> Float[Array, "batch seq heads head_dim"]:
-    """Turn the first `rotary_width` channels of each head (paired as halves, as Hugging Face does)."""
-    half = rotary_width // 2
-    frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-    angles = positions[:, :, None, None].astype(jnp.float32) * frequencies
-    cos, sin = jnp.cos(angles), jnp.sin(angles)
-    first, second, rest = x[..., :half], x[..., half:rotary_width], x[..., rotary_width:]
+    """Turn the leading channels of each head, paired as halves as Hugging Face does."""
+    cos, sin = turns.cos[:, :, None], turns.sin[:, :, None]
+    half = cos.shape[-1]
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
 
 
