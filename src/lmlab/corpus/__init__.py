@@ -1,6 +1,24 @@
 """From archives to a curated corpus: fetch, extract, curate. Documents have one strict schema throughout."""
 
+from typing import TYPE_CHECKING
+
 from lmlab.core.lazy import exports
+
+if TYPE_CHECKING:
+    from lmlab.corpus.config import Decontamination as Decontamination, Fuzzy as Fuzzy, Holdout as Holdout
+    from lmlab.corpus.registry import (
+        Slice as Slice,
+        Source as Source,
+        quickstart_sources as quickstart_sources,
+    )
+    from lmlab.corpus.steps import (
+        Corpus as Corpus,
+        Documents as Documents,
+        Raw as Raw,
+        curate as curate,
+        extract as extract,
+        fetch as fetch,
+    )
 
 __getattr__, __dir__, __all__ = exports(
     __name__,

