@@ -1,8 +1,12 @@
 """Shape checking for the jax packages, and folders that no test shares with the user's own."""
 
 import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+from quickstart import run_small
 
 from lmlab.core.shapecheck import install_if_asked
 
@@ -14,3 +18,22 @@ install_if_asked()
 def private_places(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the user's root; the cache is shared, so that kernels compile once."""
     monkeypatch.setenv("LMLAB_ROOT", str(tmp_path_factory.mktemp("root")))
+
+
+@dataclass(frozen=True)
+class Quickstart:
+    """A root that holds the whole small quick start, and the command that built it."""
+
+    root: Path
+    first: subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="session")
+def small_quickstart(tmp_path_factory: pytest.TempPathFactory) -> Quickstart:
+    """Built once per test session: workers that ask at the same time share it by the claims it is made with."""
+    shared = tmp_path_factory.getbasetemp()
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        shared = shared.parent
+    root = shared / "quickstart"
+    root.mkdir(exist_ok=True)
+    return Quickstart(root, run_small(root))
