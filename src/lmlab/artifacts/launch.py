@@ -186,6 +186,8 @@ class _Listener:
 
     def _died(self) -> Failure:
         code = self.child.wait()
+        if self.control.stopping.is_set():
+            return Failure("stopped", "stopped on request, before it could save anything", exit_code=130)
         tail = self.job.log.local.read_text(errors="replace")[-4_000:]
         last = [line for line in tail.splitlines() if line.strip()][-2:]
         if code < 0:
