@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from quickstart import run_small
 
 from lmlab.core.shapecheck import install_if_asked
+from quickstart import run_small
 
 os.environ.setdefault("LMLAB_CHECK_SHAPES", "1")
 install_if_asked()
@@ -30,7 +30,7 @@ class Quickstart:
 
 @pytest.fixture(scope="session")
 def small_quickstart(tmp_path_factory: pytest.TempPathFactory) -> Quickstart:
-    """Built once per test session: workers that ask at the same time share it by the claims it is made with."""
+    """Built once per session: workers that ask at the same time share it, by the claims it is made with."""
     shared = tmp_path_factory.getbasetemp()
     if os.environ.get("PYTEST_XDIST_WORKER"):
         shared = shared.parent

@@ -26,9 +26,8 @@ def lmlab(*arguments, root, timeout=600, check=True):
         check=False,
     )
     if check and done.returncode != 0:
-        raise AssertionError(
-            f"lmlab {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout[-4000:]}{done.stderr[-2000:]}"
-        )
+        told = done.stdout[-4000:] + done.stderr[-2000:]
+        raise AssertionError(f"lmlab {' '.join(arguments)} ended with {done.returncode}:\n{told}")
     return done
 
 

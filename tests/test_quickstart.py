@@ -4,6 +4,7 @@ import json
 import time
 
 import pytest
+
 from quickstart import EXPERIMENT, SMALL, folder, lmlab, record, run_small
 
 NAMES = (
