@@ -75,7 +75,7 @@ def chat(
     try:
         lines = [prompt] if prompt is not None else _lines(ask)
         if prompt is None:
-            say(f"{model.name} is no chat model: it continues your text. An empty line ends.")
+            say("This model has no chat template: it continues your text. An empty line ends.")
         for turn, line in enumerate(lines):
             room = engine.max_model_len - len(engine.vocabulary.encode(line))
             sampling = Sampling(

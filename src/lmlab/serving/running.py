@@ -1,5 +1,6 @@
 """A server as a child process, and a client to it: how steps, benchmarks and tests ask a model over HTTP."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 START_LIMIT_S = 180.0
 ANSWER_LIMIT_S = 300.0
+LAST_WORDS_S = 10.0
 
 
 @contextmanager
@@ -58,7 +60,9 @@ def _wait_for(client: "httpx.Client", child: subprocess.Popen[bytes], errors: IO
     try:
         client.get("/health", timeout=START_LIMIT_S).raise_for_status()
     except httpx.HTTPError as error:
-        process.kill_group(child, grace_s=1)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=LAST_WORDS_S)  # it lost its port first, and its words come after
+        process.kill_group(child, grace_s=0)
         errors.seek(0)
         said = errors.read().decode(errors="replace").strip().splitlines() or ["it said nothing"]
         raise StepFailed(
