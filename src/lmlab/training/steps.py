@@ -4,9 +4,15 @@ from dataclasses import asdict, dataclass, replace
 
 from lmlab.artifacts import Artifact, Out, step
 from lmlab.core.errors import ConfigError
-from lmlab.models.config import Dense, Grug, Model
+from lmlab.models.config import Model
 from lmlab.tokens.steps import Tokenizer
 from lmlab.training.recipe import MuonH, Run
+
+# What `sized` derives from the width; a rung takes these from it and everything else from the run.
+SIZES = (
+    *("hidden", "layers", "heads", "kv_heads", "head_dim"),
+    *("mlp_width", "expert_width", "shared_width", "norm_gate_rank"),
+)
 
 
 @dataclass(frozen=True)
@@ -163,7 +169,7 @@ def _rung(run: Run, hidden: int, steps: int) -> Run:
 
 
 def _at_width(model: Model, hidden: int) -> Model:
-    if isinstance(model, Dense):
-        return Dense.sized(hidden, vocab=model.vocab, tied=model.tied)
-    shape = {"experts": model.experts, "top_k": model.top_k, "window": model.window}
-    return Grug.sized(hidden, vocab=model.vocab, **shape)
+    """The same architecture at another width: sizes by the rules of `sized`, all other fields kept."""
+    sized = type(model).sized(hidden, vocab=model.vocab)
+    shape = {name: getattr(sized, name) for name in SIZES if hasattr(sized, name)}
+    return replace(model, **shape)
