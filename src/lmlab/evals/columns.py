@@ -1,10 +1,10 @@
 """The columns of the evaluation: trained models, and what a model must beat to be worth its cost."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Integer
 
 from lmlab.core.errors import ConfigError
 from lmlab.evals.bpb import model_score, score_source
@@ -14,7 +14,6 @@ from lmlab.evals.table import Column
 from lmlab.storage import Path
 from lmlab.tokens.store import Source, Store
 from lmlab.training.checkpoint import load_final
-from lmlab.training.data import seen_tokens
 from lmlab.training.identity import recipe_of
 from lmlab.training.update import use_compilation_cache
 
@@ -53,9 +52,9 @@ def zstd_column(held_out: HeldOut) -> Column:
     return Column("zstd -19", "compressor", how, nats_of_bytes(held_out.compressed), {})
 
 
-def ngram_column(name: str, order: int, run: Path, store: Store) -> Column:
-    """An n-gram model over exactly the tokens that a run was trained on, scoring the same held-out tokens."""
-    model = train_ngrams(seen_tokens(run), vocab=store.vocab, eos_id=store.eos_id, order=order)
+def ngram_column(name: str, order: int, seen: Sequence[Integer[np.ndarray, " _"]], store: Store) -> Column:
+    """An n-gram model over the sequences that a run was trained on, scoring the same held-out tokens."""
+    model = train_ngrams(seen, vocab=store.vocab, eos_id=store.eos_id, order=order)
     return Column(
         name=name,
         kind="n-gram",

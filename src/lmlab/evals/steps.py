@@ -35,6 +35,7 @@ def evaluate(
     from lmlab.evals.heldout import read_held_out
     from lmlab.evals.table import macro_bpb, micro_bpb, write_scores
     from lmlab.tokens.store import open_store
+    from lmlab.training.data import seen_tokens
 
     store = open_store(holdout.path)
     out.status("zstd -19 of each document")
@@ -44,9 +45,10 @@ def evaluate(
         for name, trained in zip(names, [run, *baselines], strict=True)
     ]
     columns.append(zstd_column(held_out))
+    seen = list(seen_tokens(run.path))
     for name, order in NGRAMS.items():
         out.status(f"{name} over the tokens of {names[0]}")
-        columns.append(ngram_column(name, order, run.path, store))
+        columns.append(ngram_column(name, order, seen, store))
     for column in columns:
         _check_finite(column.name, column.nats.sum())
     write_scores(out.path, held_out, columns)

@@ -36,7 +36,7 @@ class TokenStore(Artifact):
 
 @step
 def train_tokenizer(
-    out: Out, documents: Artifact, vocab: int = 8192, sample_bytes: int = 16_000_000, alpha: float = 0.5
+    out: Out, documents: Artifact, vocab: int = 8192, sample_bytes: int = 16_000_000, alpha: float = 0.3
 ) -> Tokenizer:
     """Train a byte-level BPE of `vocab` ids on `sample_bytes` of text, each domain's share ~ bytes**alpha."""
     if not 257 <= vocab <= 1 << 20:
