@@ -81,7 +81,7 @@ def test_the_facts_in_the_page_are_those_of_the_files(built):
     assert json.loads(msgspec.json.encode(facts)) == json.loads(island)
     scores = read_json(experiment.arguments["evaluation"].path / "scores.json")
     assert facts.scores.macro == scores["macro"]
-    assert facts.run.result.flops == experiment.arguments["run"].flops
+    assert facts.run.result["flops"] == experiment.arguments["run"].flops
     assert facts.bet.digest == experiment.arguments["bet"].digest
     assert facts.bet.call["outcome"] == experiment.arguments["called"].outcome
     assert [node.address for node in facts.lineage][:2] == [

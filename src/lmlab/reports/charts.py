@@ -82,7 +82,13 @@ def domains(facts: Facts) -> Figure:
         span = (
             alt.Chart(alt.Data(values=spans))
             .mark_rule(color=COLOUR["grid"], strokeWidth=2)
-            .encode(y=y, x=alt.X("low:Q", title="bits per byte", scale=alt.Scale(zero=False)), x2="high:Q")
+            .encode(
+                y=y,
+                x=alt.X(
+                    "low:Q", title="bits per byte", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=6)
+                ),
+                x2="high:Q",
+            )
         )
         points = (
             alt.Chart(alt.Data(values=rows))
@@ -156,77 +162,50 @@ def heldout(facts: Facts) -> Figure:
     """Held-out bits per byte over compute, both models."""
     runs = {run.name: run.curves["holdout/macro_bpb"] for run in (facts.run, facts.baseline)}
     rows = _series(runs, "flops")
-    names = list(runs)
     flops = [row["x"] for row in rows]
-
-    def draw(width: int) -> alt.TopLevelMixin:
-        chart = alt.Chart(alt.Data(values=rows)).encode(
-            x=_log_x("x:Q", "training FLOPs (log scale)", min(flops) / 1.1, max(flops) * 1.1),
-            y=alt.Y("value:Q", title="bits per byte", scale=alt.Scale(zero=False)),
-            color=_colour(names),
-        )
-        points = chart.mark_point(filled=True, size=44, opacity=1).encode(shape=_shape(names))
-        return (chart.mark_line(strokeWidth=2) + points).properties(width=width, height=230)
-
+    x = _log_x("x:Q", "training FLOPs (log scale)", min(flops) / 1.1, max(flops) * 1.1)
     caption = (
         "Held-out bits per byte, mean over domains, read during training, over the compute spent by then."
     )
-    return _figure("heldout", "Held-out text, over compute", caption, draw)
+    lines = _lines(rows, list(runs), x, "bits per byte", with_points=True)
+    return _figure("heldout", "Held-out text, over compute", caption, lines)
 
 
 def loss(facts: Facts) -> Figure:
     """Training loss over tokens, both models."""
     runs = {run.name: run.curves["train/loss"] for run in (facts.run, facts.baseline)}
-    rows, names = _series(runs, "tokens"), list(runs)
-
-    def draw(width: int) -> alt.TopLevelMixin:
-        return (
-            alt.Chart(alt.Data(values=rows))
-            .mark_line(strokeWidth=1.3)
-            .encode(
-                x=_linear_x("tokens read"),
-                y=alt.Y("value:Q", title="nats per token", scale=alt.Scale(zero=False)),
-                color=_colour(names),
-            )
-            .properties(width=width, height=230)
-        )
-
-    ends = ", ".join(f"{run.name} {run.result.loss:.3f}" for run in (facts.run, facts.baseline))
+    ends = ", ".join(f"{run.name} {run.result['loss']:.3f}" for run in (facts.run, facts.baseline))
     caption = (
         f"Loss on the training text, each batch before it is learnt from. Mean of the last tenth: {ends}."
     )
-    return _figure("loss", "Training loss", caption, draw)
+    lines = _lines(_series(runs, "tokens"), list(runs), _TOKENS, "nats per token")
+    return _figure("loss", "Training loss", caption, lines)
 
 
 def router(facts: Facts) -> Figure:
     """How evenly the router uses the experts."""
-    load = facts.run.curves["router/max_over_mean_load"]
-    overflow = facts.run.curves.get("router/overflow")
-    runs = {"busiest expert / mean": load}
-    rows = _series(runs, "tokens")
-    even = [{"even": 1.0}]
-
-    def draw(width: int) -> alt.TopLevelMixin:
-        line = (
-            alt.Chart(alt.Data(values=rows))
-            .mark_line(strokeWidth=1.5, color=COLOUR["main"])
-            .encode(
-                x=_linear_x("tokens read"),
-                y=alt.Y("value:Q", title="load", scale=alt.Scale(domainMin=0.9, zero=False)),
-            )
-        )
-        rule = (
-            alt.Chart(alt.Data(values=even))
-            .mark_rule(color=COLOUR["muted"], strokeDash=[4, 3])
-            .encode(y="even:Q")
-        )
-        return (rule + line).properties(width=width, height=230)
-
+    load, overflow = (facts.run.curves.get(f"router/{name}") for name in ("max_over_mean_load", "overflow"))
+    assert load is not None
     caption = "Load of the busiest expert over the mean, averaged over layers; 1 is even. "
     caption += f"It ends at {load.value[-1]:.2f}"
     if overflow:
         caption += f", and {overflow.value[-1]:.2%} of the assignments found their expert full"
-    return _figure("router", "Balance of the experts", caption + ".", draw)
+    lines = _lines(_series({facts.run.name: load}, "tokens"), [facts.run.name], _TOKENS, "busiest / mean")
+    return _figure("router", "Balance of the experts", f"{caption}.", lines)
+
+
+def _lines(rows: Rows, names: list[str], x: alt.X, title: str, *, with_points: bool = False) -> Draw:
+    """A line for each name, with a mark at each reading if those are few."""
+
+    def draw(width: int) -> alt.TopLevelMixin:
+        y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=False))
+        chart = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y, color=_colour(names))
+        drawn = chart.mark_line(strokeWidth=2 if with_points else 1.3)
+        if with_points:
+            drawn += chart.mark_point(filled=True, size=44, opacity=1).encode(shape=_shape(names))
+        return drawn.properties(width=width, height=230)
+
+    return draw
 
 
 def _series(runs: dict[str, Curve], axis: str) -> Rows:
@@ -275,8 +254,7 @@ def log_ticks(low: float, high: float) -> list[float]:
     return [tick for tick in ticks if low <= tick <= high]
 
 
-def _linear_x(title: str) -> alt.X:
-    return alt.X("x:Q", title=title, axis=alt.Axis(format="~s", tickCount=5))
+_TOKENS = alt.X("x:Q", title="tokens read", axis=alt.Axis(format="~s", tickCount=5))
 
 
 def _figure(name: str, title: str, caption: str, draw: Draw) -> Figure:
@@ -298,33 +276,27 @@ def _svg(chart: alt.TopLevelMixin, prefix: str, label: str) -> str:
     return tag + drawn[size.end() :]
 
 
-_TEXT = {"font": FONT, "fontSize": 11.5}
+_LINES = dict.fromkeys(("gridColor", "domainColor", "tickColor"), COLOUR["grid"])
+_WORDS = {
+    "labelColor": COLOUR["muted"],
+    "titleColor": COLOUR["muted"],
+    "labelFontSize": 11.5,
+    "titleFontSize": 11.5,
+}
+_LEGEND = {
+    "orient": "top",
+    "columns": 3,
+    "columnPadding": 14,
+    "offset": 8,
+    "symbolSize": 80,
+    "labelFontSize": 12,
+}
 _CONFIG: dict[str, Any] = {
     "aria": False,
     "font": FONT,
     "view": {"stroke": None},
-    "axis": {
-        "labelColor": COLOUR["muted"],
-        "titleColor": COLOUR["muted"],
-        "gridColor": COLOUR["grid"],
-        "domainColor": COLOUR["grid"],
-        "tickColor": COLOUR["grid"],
-        "labelFontSize": 11.5,
-        "titleFontSize": 11.5,
-        "titleFontWeight": "normal",
-        "titlePadding": 8,
-        "labelLimit": 140,
-    },
-    "legend": {
-        "orient": "top",
-        "labelColor": COLOUR["ink"],
-        "labelFontSize": 12,
-        "symbolSize": 80,
-        "symbolStrokeWidth": 2,
-        "columnPadding": 14,
-        "columns": 3,
-        "offset": 8,
-    },
+    "axis": {**_LINES, **_WORDS, "titleFontWeight": "normal", "titlePadding": 8, "labelLimit": 140},
+    "legend": {**_LEGEND, "labelColor": COLOUR["ink"], "symbolStrokeWidth": 2},
 }
 
 

@@ -105,54 +105,6 @@ class Manifest(msgspec.Struct, frozen=True):
     archives: list[Archive]
 
 
-class Trained(msgspec.Struct, frozen=True):
-    """The result of a training run."""
-
-    steps: int
-    tokens: int
-    params: int
-    active_params: int
-    flops: float
-    loss: float
-    holdout_macro_bpb: float
-    train_seconds: float
-    compile_seconds: float
-    tokens_per_second: float
-
-
-class Rung(msgspec.Struct, frozen=True):
-    """One model of the ladder."""
-
-    hidden: int
-    params: int
-    tokens: int
-    flops: float
-    holdout_macro_bpb: float
-
-
-class Rungs(msgspec.Struct, frozen=True):
-    """The result of a ladder."""
-
-    rungs: list[Rung]
-
-
-class Exported(msgspec.Struct, frozen=True):
-    """The result of an export."""
-
-    params: int
-    architecture: str
-    size_bytes: int
-    tree_sha256: str
-
-
-class Served(msgspec.Struct, frozen=True):
-    """The result of sampling from the served model."""
-
-    requests: int
-    tokens: int
-    tokens_per_second: float
-
-
 class Curve(msgspec.Struct, frozen=True):
     """A metric over training."""
 
@@ -173,7 +125,8 @@ class RunFacts(msgspec.Struct, frozen=True):
 
     name: str
     address: str
-    result: Trained
+    result: dict[str, Any]
+    """As recorded: steps, tokens, FLOPs, seconds…"""
     recipe: dict[str, Any]
     curves: dict[str, Curve]
 
@@ -208,9 +161,9 @@ class Facts(msgspec.Struct, frozen=True):
     baseline: RunFacts
     bet: BetFacts
     corpus: CorpusFacts
-    rungs: list[Rung]
-    exported: Exported
-    served: Served
+    rungs: list[dict[str, Any]]
+    exported: dict[str, Any]
+    served: dict[str, Any]
     samples: list[Sample]
     archives: list[Archive]
     lineage: list[Node]
@@ -244,10 +197,10 @@ def gather(sources: Sources, out: Out, *, title: str, question: str) -> Facts:
         run=run_facts(sources.run),
         baseline=run_facts(sources.baseline),
         bet=_bet(sources.bet, sources.called),
-        corpus=_corpus(sources.corpus),
-        rungs=_result(sources.ladder, Rungs).rungs,
-        exported=_result(sources.exported, Exported),
-        served=_result(sources.samples, Served),
+        corpus=_corpus(sources.corpus, [root / place / "rejected" for place in _made_by("extract", nodes)]),
+        rungs=sources.ladder.result["rungs"],
+        exported=sources.exported.result,
+        served=sources.samples.result,
         samples=[_shortened(sample) for sample in samples],
         archives=_archives(nodes, root),
         lineage=nodes,
@@ -284,7 +237,7 @@ def run_facts(run: Artifact) -> RunFacts:
     return RunFacts(
         name=run.name.rsplit("/", 1)[-1],
         address=run.address,
-        result=_result(run, Trained),
+        result=run.result,
         recipe=read(run.path / "recipe.json", dict[str, Any]),
         curves=curves,
     )
@@ -338,30 +291,28 @@ def _bet(bet: Artifact, called: Artifact) -> BetFacts:
     return BetFacts(bet.address, filed.digest, document["bet"], call["call"])
 
 
-def _corpus(corpus: Artifact) -> CorpusFacts:
+def _corpus(corpus: Artifact, earlier: list[Path]) -> CorpusFacts:
+    """What `corpus` kept and dropped; `earlier` are the folders of what its documents' step rejected."""
     stages = read(corpus.path / "stages.json", Stages)
     return CorpusFacts(
         address=corpus.address,
         stages=stages.stages,
         domains=stages.domains,
         kept=kept_excerpts(corpus.path / "train"),
-        rejected=rejected_excerpts(corpus.path / "rejected"),
+        rejected=[
+            row for folder in (*earlier, corpus.path / "rejected") for row in rejected_excerpts(folder)
+        ],
     )
 
 
 def _archives(nodes: list[Node], root: Path) -> list[Archive]:
     """What the fetched artifacts upstream hold; none if the text came from elsewhere."""
-    fetched = [node.address.replace("@", "/") for node in nodes if node.step == "fetch"]
-    return [row for place in fetched for row in read(root / place / "manifest.json", Manifest).archives]
+    manifests = [root / place / "manifest.json" for place in _made_by("fetch", nodes)]
+    return [archive for file in manifests for archive in read(file, Manifest).archives]
 
 
-def _result(artifact: Artifact, kind: type[T]) -> T:
-    try:
-        return msgspec.convert(artifact.result, kind)
-    except msgspec.ValidationError as error:
-        raise ArtifactError(
-            f"The record of {artifact.address} can't be reported as {kind.__name__}: {error}. Build it again."
-        ) from error
+def _made_by(step: str, nodes: list[Node]) -> list[str]:
+    return [node.address.replace("@", "/") for node in nodes if node.record.step == step]
 
 
 def _shortened(sample: Sample) -> Sample:

@@ -8,7 +8,6 @@ import msgspec
 from lmlab.artifacts import Artifact
 from lmlab.artifacts.records import Record, load
 from lmlab.core.errors import ArtifactError
-from lmlab.core.provenance import Provenance
 from lmlab.storage import Path
 
 
@@ -16,20 +15,14 @@ class Node(msgspec.Struct, frozen=True):
     """One artifact upstream of the report."""
 
     address: str
-    step: str
-    fingerprint: str
-    inputs: list[str]
-    after: list[str]
-    seconds: float
-    """Of the attempt that finished it."""
-    attempt: int
-    started: float
-    finished: float
-    files: int
-    bytes: int
-    provenance: Provenance
+    record: Record
     folder: str
     """Relative to the report, so that the link works wherever the root is."""
+
+    @property
+    def seconds(self) -> float:
+        """Of the attempt that finished it."""
+        return self.record.finished - self.record.started
 
 
 def root_of(folder: Path, name: str) -> Path:
@@ -59,22 +52,4 @@ def _visit(root: Path, name: str, version: str, place: Path, nodes: dict[str, No
         )
     for before in record.inputs:
         _visit(root, before.name, before.version, place, nodes)
-    nodes[address] = _node(record, posixpath.relpath(str(folder), str(place)))
-
-
-def _node(record: Record, folder: str) -> Node:
-    return Node(
-        address=record.address,
-        step=record.step,
-        fingerprint=record.fingerprint,
-        inputs=[before.address for before in record.inputs],
-        after=list(record.after),
-        seconds=record.finished - record.started,
-        attempt=record.attempt,
-        started=record.started,
-        finished=record.finished,
-        files=record.files.count,
-        bytes=record.files.bytes,
-        provenance=record.provenance,
-        folder=folder,
-    )
+    nodes[address] = Node(address, record, posixpath.relpath(str(folder), str(place)))

@@ -17,12 +17,13 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from lmlab.artifacts.records import Record
 from lmlab.core.errors import InputError
+from lmlab.core.provenance import Provenance
 from lmlab.core.units import format_bytes, format_count, format_seconds
 from lmlab.reports import charts
 from lmlab.reports.excerpts import Excerpt
 from lmlab.reports.facts import Facts, Scores, Stage
-from lmlab.reports.lineage import Node
 
 SIZE_LIMIT_BYTES = 1_500_000
 REASONS_SHOWN = 4
@@ -60,8 +61,8 @@ def render(facts: Facts) -> str:
         recipe=flat(facts.run.recipe),
         costs=sorted(facts.lineage, key=lambda node: -node.seconds),
         total_s=sum(node.seconds for node in facts.lineage),
-        command=command(_node(facts, facts.run.address)),
-        provenance=_node(facts, facts.run.address).provenance,
+        command=command(_record(facts, facts.run.address).provenance),
+        provenance=_record(facts, facts.run.address).provenance,
         figures=charts.figures(facts),
         style=Markup(charts.style_variables() + _style()),  # noqa: S704 - our own style sheet
         island=Markup(island(facts)),  # noqa: S704 - escaped there
@@ -144,20 +145,21 @@ def comparison(mine: float, other: float) -> str:
 def equal_compute(facts: Facts) -> str | None:
     """The baseline against the main model's own curve at the compute that the baseline got."""
     run, baseline = facts.run, facts.baseline
-    flops, there = baseline.result.flops, run.curves["holdout/macro_bpb"].at(baseline.result.flops)
+    flops = baseline.result["flops"]
+    there = run.curves["holdout/macro_bpb"].at(flops)
     if there is None:
         return None
-    share = flops / run.result.flops
+    share = flops / run.result["flops"]
     return (
         f"{baseline.name} was given {share:.0%} of the compute and reached "
-        f"{baseline.result.holdout_macro_bpb:.3f} on the text read during training; at that compute "
+        f"{baseline.result['holdout_macro_bpb']:.3f} on the text read during training; at that compute "
         f"{run.name}'s own curve stood at {there:.3f}, its learning rate not yet decayed."
     )
 
 
 def filed_before(facts: Facts) -> str:
     """When the bet was committed and when the run was first claimed, from the records."""
-    bet, run = _node(facts, facts.bet.address), _node(facts, facts.run.address)
+    bet, run = _record(facts, facts.bet.address), _record(facts, facts.run.address)
     gap = run.started - bet.finished
     order = f"{format_seconds(gap)} before" if gap >= 0 else f"{format_seconds(-gap)} after"
     return f"Committed {moment(bet.finished)}, {order} the run's attempt {run.attempt} began."
@@ -209,9 +211,9 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return found
 
 
-def command(node: Node) -> str:
+def command(provenance: Provenance) -> str:
     """The command that built an artifact, as a reader would type it in a clone."""
-    program, *rest = node.provenance.argv or ["lmlab"]
+    program, *rest = provenance.argv or ("lmlab",)
     name = program.replace("\\", "/").rsplit("/", 1)[-1]
     rest = [_inside_clone(part) for part in rest]
     return shlex.join(["python", _inside_clone(program), *rest] if name.endswith(".py") else [name, *rest])
@@ -257,8 +259,8 @@ def _inside_clone(part: str) -> str:
     return f"experiments/{below}" if found else part
 
 
-def _node(facts: Facts, address: str) -> Node:
-    return next(node for node in facts.lineage if node.address == address)
+def _record(facts: Facts, address: str) -> Record:
+    return next(node.record for node in facts.lineage if node.address == address)
 
 
 def _least(values: Mapping[str, float]) -> str:
