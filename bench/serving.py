@@ -17,9 +17,9 @@ from typing import Any
 
 import httpx
 import jax
+from lmlab.models.hf import export_folder
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from lmlab.models import hf
 from lmlab.models.config import Dense, Grug, Model
 from lmlab.models.forward import init_params
 from lmlab.serving.running import running
@@ -139,7 +139,7 @@ def _export(config: Model, place: Path, name: str) -> Path:
         json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
     )
     params = jax.jit(init_params, static_argnums=0)(config, jax.random.key(0))
-    hf.export_folder(config, params, tokenizer, place / name)
+    export_folder(config, params, tokenizer, place / name)
     return place / name
 
 

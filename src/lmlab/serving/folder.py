@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from lmlab.core.errors import ConfigError
-from lmlab.models import hf
 from lmlab.models.config import Model
+from lmlab.models.hf import load_folder, verify_folder
 from lmlab.models.layers import Params
 from lmlab.serving.text import Vocabulary
 
@@ -27,8 +27,8 @@ class Loaded:
 
 def load_model(folder: Path, max_length: int | None = None) -> Loaded:
     """Verify the manifest, then load. `max_length` may only lower the model's own limit."""
-    hf.verify_folder(folder)
-    config, params, *_ = hf.load_folder(folder)
+    verify_folder(folder)
+    config, params, *_ = load_folder(folder)
     vocabulary = Vocabulary.load(folder / "tokenizer.json")
     if max_length is not None and not 1 < max_length <= config.max_seq:
         raise ConfigError(
