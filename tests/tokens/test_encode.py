@@ -1,6 +1,7 @@
 """Encoding documents: exactly the ids of `tokenizers`, no special tokens, cut or whole, on any threads."""
 
 import resource
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +12,7 @@ from tokenizers import AddedToken
 
 from lmlab.tokens.encode import Encoder, encode_documents, encoder_of, library_encoder, safe_pieces
 from lmlab.tokens.fast import FastEncoder
-from lmlab.tokens.kernels import LONGEST_WORD
+from lmlab.tokens.kernels import SHORT_WORD
 from lmlab.tokens.tokenizer import END_OF_TEXT
 
 # What token borders depend on: all kinds of white space, quotes, digits, marks, scripts, the special token.
@@ -63,10 +64,21 @@ def test_real_text_has_the_ids_of_the_library(tokenizer, fast: Encoder, texts: l
         assert ids.tolist() == tokenizer.encode(text).ids
 
 
-def test_a_word_too_long_to_merge_is_left_to_the_library(tokenizer, fast: Encoder) -> None:
-    texts = ["before", "x " + "ab" * LONGEST_WORD, "after", "é" * (LONGEST_WORD // 2)]
+@given(word=st.text("abcinoérst", min_size=SHORT_WORD, max_size=4 * SHORT_WORD), repeat=st.integers(1, 20))
+@settings(deadline=None, max_examples=30)
+def test_long_words_are_merged_as_the_library_merges_them(
+    tokenizer, fast: Encoder, word: str, repeat: int
+) -> None:
+    texts = ["before", "x " + word * repeat + " y", "after"]
     found = fast([text.encode() for text in texts])
     assert [ids.tolist() for ids in found] == [tokenizer.encode(text).ids for text in texts]
+
+
+def test_a_word_of_a_million_letters_takes_a_second(tokenizer, fast: Encoder) -> None:
+    started = time.process_time()
+    (ids,) = fast([b"ACGTTGCA" * 125_000])
+    assert time.process_time() - started < 5  # quadratic merging would take a day
+    assert tokenizer.decode(ids) == "ACGTTGCA" * 125_000
 
 
 def test_the_fast_encoder_stays_right_when_it_has_met_more_words_than_it_keeps(

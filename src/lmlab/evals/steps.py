@@ -60,11 +60,7 @@ def evaluate(
 
 
 def column_names(runs: list[Trained]) -> list[str]:
-    """The last part of each run's name, which must tell them apart.
-
-    >>> column_names([Trained.at("x", name="runs/grug"), Trained.at("y", name="runs/dense")])
-    ['grug', 'dense']
-    """
+    """The last part of each run's name ("grug" of "runs/grug"); ConfigError unless all columns differ."""
     names = [run.name.rsplit("/", 1)[-1] for run in runs]
     taken = [*names, "zstd -19", *NGRAMS]
     if len(set(taken)) < len(taken):

@@ -28,7 +28,6 @@ class FastEncoder:
 
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
         model = json.loads(tokenizer.to_str())["model"]
-        self._library = tokenizer
         self._merges = _merges(model["vocab"], model["merges"])
         self._thread = threading.local()
 
@@ -50,14 +49,7 @@ class FastEncoder:
         ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
         out, out_ends = np.empty(len(data), np.uint32), np.empty(len(pieces), np.int64)
         kernels.encode_pieces(data, ends, self._merges, self._thread.words, out, out_ends)
-        ids, start = [], 0
-        for piece, end in zip(pieces, out_ends.tolist(), strict=True):
-            if end < 0:  # it has a word too long for quadratic merging
-                ids.append(np.array(self._library.encode(piece.decode()).ids, np.uint32))
-            else:
-                ids.append(out[start:end])
-                start = end
-        return ids
+        return np.split(out[: out_ends[-1]], out_ends[:-1]) if len(pieces) else []
 
 
 def _merges(vocab: dict[str, int], merges: list[Any]) -> kernels.Merges:

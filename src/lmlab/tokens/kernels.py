@@ -6,6 +6,7 @@ between two cuts) is looked up among the words met before; a new one is merged p
 # ruff: noqa: ANN001, ANN202 - numba infers the types of what is compiled; the public functions state them
 
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 import numba
@@ -19,11 +20,12 @@ vars(numba.config)["CACHE_DIR"] = str(environ.cache_dir() / "numba")
 compiled: Callable[[Callable[..., Any]], Callable[..., Any]] = numba.njit(cache=True, nogil=True)
 
 OTHER, LETTER, NUMBER, NEWLINE, SPACE = 0, 1, 2, 3, 4  # LETTER: \p{L} and \p{M}; SPACE: \s but \r and \n
-LONGEST_WORD = 4096  # bytes; merging is quadratic, so a text with a longer word is left to the library
+SHORT_WORD = 256  # bytes; up to here looking through all pairs at each merge beats keeping them in a heap
 LONGEST_KEPT = 64  # bytes; longer words hardly ever come twice
 WORDS = 1 << 16
 SLOTS = WORDS * 4
 KEPT_BYTES = WORDS * 16
+PLACE_BITS = 40  # of a heap entry: rank << PLACE_BITS | place in the word
 
 APOSTROPHE, BLANK = 0x27, 0x20
 LINE_FEED, CARRIAGE_RETURN = 0x0A, 0x0D
@@ -84,26 +86,24 @@ def encode_pieces(
 ) -> None:
     """Encode pieces of valid UTF-8 that lie end to end in `data` into `out` (as long as `data`).
 
-    `out_ends[i]` becomes the end of piece i in `out`, or -1 if it has a word over LONGEST_WORD and so no ids.
+    `ends` are where the pieces end in `data`; `out_ends[i]` becomes the end of piece i in `out`.
     """
-    start = first = np.int64(0)
+    start = written = np.int64(0)
     for piece in range(len(ends)):
-        last = _encode_piece(data, start, ends[piece], merges, words, out, first)
-        out_ends[piece] = last
-        start, first = ends[piece], max(first, last)
+        written = _encode_piece(data, start, ends[piece], merges, words, out, written)
+        out_ends[piece] = written
+        start = ends[piece]
 
 
 @compiled
 def _encode_piece(data, start, stop, merges, words, out, written):
-    """Encode data[start:stop] to out[written:]; the new end, or -1."""
-    ids, ranks = np.empty(LONGEST_WORD, np.uint32), np.empty(LONGEST_WORD, np.int64)
+    """Encode data[start:stop] to out[written:]; the new end."""
+    ids, ranks = np.empty(SHORT_WORD, np.uint32), np.empty(SHORT_WORD, np.int64)
     # Fields are taken out once: numba counts references at each look at a tuple's array (5 times slower).
     classes, byte_ids = merges.classes, merges.byte_ids
     slots, hashes, spans, text, kept = words.slots, words.hashes, words.spans, words.text, words.ids
     while start < stop:
         end = _word_end(data, start, stop, classes)
-        if end - start > LONGEST_WORD:
-            return np.int64(-1)
         if end - start == 1:
             out[written] = byte_ids[data[start]]
             start, written = end, written + 1
@@ -118,6 +118,8 @@ def _encode_piece(data, start, stop, merges, words, out, written):
             for place in range(spans[word, 2], spans[word, 3]):
                 out[written] = kept[place]
                 written += 1
+        elif end - start > SHORT_WORD:
+            written = _merge_long(data, start, end, merges, out, written)
         else:
             count = _merge(data, start, end, merges, ids, ranks)
             out[written : written + count] = ids[:count]
@@ -184,6 +186,45 @@ def _merge(data, start, end, merges, ids, ranks):
         if at < count - 1:
             ranks[at] = _rank(ids[at], ids[at + 1], merges)
     return count
+
+
+@compiled
+def _merge_long(data, start, end, merges, out, written):
+    """The same for a word of any length, with the pairs in a heap: n log n instead of n²; the new end."""
+    count = end - start
+    ids = np.empty(count, np.uint32)
+    for place in range(count):
+        ids[place] = merges.byte_ids[data[start + place]]
+    before, after = np.arange(-1, count - 1), np.arange(1, count + 1)
+    heap = [np.int64(0) for _ in range(0)]
+    for place in range(count - 1):
+        _push_pair(heap, ids, place, place + 1, merges)
+    while heap:
+        lowest = heappop(heap)
+        rank, left = lowest >> PLACE_BITS, lowest & ((1 << PLACE_BITS) - 1)
+        right = after[left]
+        if right >= count or right < 0 or _rank(ids[left], ids[right], merges) != rank:
+            continue  # one of the two was merged meanwhile
+        ids[left] = merges.merged[rank]
+        after[left], after[right] = after[right], -1
+        if after[left] < count:
+            before[after[left]] = left
+            _push_pair(heap, ids, left, after[left], merges)
+        if before[left] >= 0:
+            _push_pair(heap, ids, before[left], left, merges)
+    place = np.int64(0)
+    while place < count:
+        out[written] = ids[place]
+        written += 1
+        place = after[place]
+    return written
+
+
+@compiled
+def _push_pair(heap, ids, left, right, merges):
+    rank = _rank(ids[left], ids[right], merges)
+    if rank != NO_RANK:
+        heappush(heap, rank << PLACE_BITS | left)
 
 
 @compiled
