@@ -138,6 +138,8 @@ class BetFacts(msgspec.Struct, frozen=True):
     digest: str
     bet: dict[str, Any]
     call: dict[str, Any]
+    order: dict[str, float] | None
+    """When it was filed and when the run began, seconds since 1970; None if the records don't say."""
 
 
 class CorpusFacts(msgspec.Struct, frozen=True):
@@ -288,7 +290,7 @@ def _bet(bet: Artifact, called: Artifact) -> BetFacts:
             f"{called.path}/call.json calls the bet {str(call.get('bet'))[:12]}…, but {bet.address} is "
             f"{filed.digest[:12]}…. Call the bet that the report shows."
         )
-    return BetFacts(bet.address, filed.digest, document["bet"], call["call"])
+    return BetFacts(bet.address, filed.digest, document["bet"], call["call"], call["order"])
 
 
 def _corpus(corpus: Artifact, earlier: list[Path]) -> CorpusFacts:

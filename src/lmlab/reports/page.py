@@ -158,11 +158,13 @@ def equal_compute(facts: Facts) -> str | None:
 
 
 def filed_before(facts: Facts) -> str:
-    """When the bet was committed and when the run was first claimed, from the records."""
-    bet, run = _record(facts, facts.bet.address), _record(facts, facts.run.address)
-    gap = run.started - bet.finished
-    order = f"{format_seconds(gap)} before" if gap >= 0 else f"{format_seconds(-gap)} after"
-    return f"Committed {moment(bet.finished)}, {order} the run's attempt {run.attempt} began."
+    """When the bet was committed and when the run was first claimed."""
+    order = facts.bet.order
+    if order is None:
+        return "No record says when it was filed."
+    gap = order["began"] - order["filed"]
+    when = f"{format_seconds(abs(gap))} {'before' if gap >= 0 else 'after'} the run began"
+    return f"It was filed {moment(order['filed'])}, {when}."
 
 
 def reading(facts: Facts) -> str:

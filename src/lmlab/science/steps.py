@@ -136,9 +136,9 @@ def call_bet(out: Out, bet: Artifact, run: Artifact) -> Called:
         )
     result = run.result
     terms = _terms(recipe, result["tokens"], result["flops"])
-    order = _filed_late(bet, run)
-    if order:
-        terms["filed"] = order
+    order = _order(bet, run)
+    if order and order["filed"] > order["began"]:
+        terms["filed"] = f"{order['filed'] - order['began']:.0f} s after the run began"
     measured = bets.Measurement(
         run=run.address if "@" in filed.run else run.name,
         metric=filed.metric,
@@ -147,9 +147,8 @@ def call_bet(out: Out, bet: Artifact, run: Artifact) -> Called:
         finished=readings[-1]["step"] == recipe["steps"],
     )
     called = bets.call(filed, measured)
-    write_json(
-        out.path / "call.json", {"bet": filed.digest, "call": encode(called), "measured": encode(measured)}
-    )
+    document = {"bet": filed.digest, "call": encode(called), "measured": encode(measured), "order": order}
+    write_json(out.path / "call.json", document)
     kept = ("outcome", "predicted", "low", "high", "measured", "error", "differs", "reason")
     return Called(**{name: getattr(called, name) for name in kept})
 
@@ -225,8 +224,8 @@ def _started(out: Out, run: str) -> str | None:
     return f"{name}@{version}, attempt {attempts}" if attempts else None
 
 
-def _filed_late(bet: Artifact, run: Artifact) -> str | None:
-    """What the records say if the bet was committed after the run began; None if before, or by hand.
+def _order(bet: Artifact, run: Artifact) -> dict[str, float] | None:
+    """When the bet was committed and when the run began, by their records and claims; None by hand.
 
     A run that was resumed began with the first claim of the recipe that was finished.
     """
@@ -238,5 +237,4 @@ def _filed_late(bet: Artifact, run: Artifact) -> str | None:
         return None
     owners = [read_owner(run.path, number) for number in range(1, ran.attempt + 1)]
     began = min([ran.started, *(owner.at for owner in owners if owner and owner.config == ran.config)])
-    late_s = filed.finished - began
-    return f"{late_s:.0f} s after the run began" if late_s > 0 else None
+    return {"filed": filed.finished, "began": began}
