@@ -6,6 +6,7 @@ from lmlab.core.lazy import exports
 
 if TYPE_CHECKING:
     from lmlab.corpus.config import Decontamination as Decontamination, Fuzzy as Fuzzy, Holdout as Holdout
+    from lmlab.corpus.filtering import filter_documents as filter_documents
     from lmlab.corpus.registry import (
         Slice as Slice,
         Source as Source,
@@ -34,6 +35,7 @@ __getattr__, __dir__, __all__ = exports(
         "curate": ".steps",
         "extract": ".steps",
         "fetch": ".steps",
+        "filter_documents": ".filtering",
         "quickstart_sources": ".registry",
     },
 )

