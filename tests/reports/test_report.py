@@ -83,7 +83,7 @@ def test_the_facts_in_the_page_are_those_of_the_files(built):
     assert facts.scores.macro == scores["macro"]
     assert facts.run.result["flops"] == experiment.arguments["run"].flops
     assert facts.bet.digest == experiment.arguments["bet"].digest
-    assert facts.bet.call["outcome"] == experiment.arguments["called"].outcome
+    assert facts.bet.call.outcome == experiment.arguments["called"].outcome
     assert [node.address for node in facts.lineage][:2] == [
         "raw/quickstart@2026.11.30",
         "documents/quickstart@2026.11.30",
@@ -144,6 +144,7 @@ def test_the_same_artifacts_give_the_same_bytes(experiment, built):
         ("evaluation", "scores.json", "macro"),
         ("evaluation", "scores.json", "domains"),
         ("corpus", "stages.json", "stages"),
+        ("called", "call.json", "order"),
         ("run", "recipe.json", None),
         ("run", "metrics.jsonl", None),
         ("bet", "bet.json", None),
@@ -176,6 +177,12 @@ def test_a_score_without_a_column_is_an_error(experiment):
     write_json(place, scores)
     with pytest.raises(ArtifactError, match=r"scores.json has no 'zstd -19' in domains\[3\].bpb"):
         report.body(experiment.out, **experiment.arguments)
+
+
+def test_an_artifact_of_another_kind_is_refused(experiment):
+    swapped = {**experiment.arguments, "ladder": experiment.arguments["corpus"]}
+    with pytest.raises(ArtifactError, match=r"record of corpus/quickstart@2026.11.30 has no 'rungs'"):
+        report.body(experiment.out, **swapped)
 
 
 def test_an_edited_bet_is_not_reported(experiment):

@@ -107,7 +107,7 @@ def domains(facts: Facts) -> Figure:
 def scaling(facts: Facts) -> Figure:
     """The ladder, the law with its interval, and where the run came out."""
     bet: Bet = decode(Bet, facts.bet.bet, "bet")
-    measured = float(facts.bet.call["measured"])
+    measured = facts.bet.call.measured
     band = _band(bet)
     kinds = ["ladder", "filed", "measured"]
     points: Rows = [{"x": p.flops, "value": p.value, "column": "ladder", "size": 70} for p in bet.law.points]

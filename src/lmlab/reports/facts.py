@@ -21,6 +21,8 @@ from lmlab.telemetry.tracker import read_metrics
 T = TypeVar("T")
 CURVE_POINTS = 400  # more are averaged in bins: a chart is about as many pixels wide
 COMPLETION_CHARACTERS = 1200
+RUN_FIELDS = ("steps", "tokens", "params", "active_params", "flops", "loss", "holdout_macro_bpb")
+RUN_FIELDS += ("train_seconds", "compile_seconds", "tokens_per_second")
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -131,15 +133,31 @@ class RunFacts(msgspec.Struct, frozen=True):
     curves: dict[str, Curve]
 
 
+class Call(msgspec.Struct, frozen=True):
+    """How the bet ended."""
+
+    outcome: str
+    measured: float
+    reason: str
+
+
+class CallFile(msgspec.Struct, frozen=True):
+    """`call.json` of a called bet."""
+
+    bet: str
+    call: Call
+    order: dict[str, float] | None
+    """When it was filed and when the run began, seconds since 1970; None if the records don't say."""
+
+
 class BetFacts(msgspec.Struct, frozen=True):
     """The bet as filed, and its call."""
 
     address: str
     digest: str
     bet: dict[str, Any]
-    call: dict[str, Any]
+    call: Call
     order: dict[str, float] | None
-    """When it was filed and when the run began, seconds since 1970; None if the records don't say."""
 
 
 class CorpusFacts(msgspec.Struct, frozen=True):
@@ -200,9 +218,9 @@ def gather(sources: Sources, out: Out, *, title: str, question: str) -> Facts:
         baseline=run_facts(sources.baseline),
         bet=_bet(sources.bet, sources.called),
         corpus=_corpus(sources.corpus, [root / place / "rejected" for place in _made_by("extract", nodes)]),
-        rungs=sources.ladder.result["rungs"],
-        exported=sources.exported.result,
-        served=sources.samples.result,
+        rungs=_result(sources.ladder, "rungs")["rungs"],
+        exported=_result(sources.exported, "size_bytes"),
+        served=_result(sources.samples, "requests", "tokens", "tokens_per_second"),
         samples=[_shortened(sample) for sample in samples],
         archives=_archives(nodes, root),
         lineage=nodes,
@@ -239,7 +257,7 @@ def run_facts(run: Artifact) -> RunFacts:
     return RunFacts(
         name=run.name.rsplit("/", 1)[-1],
         address=run.address,
-        result=run.result,
+        result=_result(run, *RUN_FIELDS),
         recipe=read(run.path / "recipe.json", dict[str, Any]),
         curves=curves,
     )
@@ -284,13 +302,13 @@ def _scores(evaluation: Artifact, run: Artifact, baseline: Artifact) -> Scores:
 def _bet(bet: Artifact, called: Artifact) -> BetFacts:
     filed = bets.read(_present(bet.path / "bet.json"))
     document = read(bet.path / "bet.json", dict[str, Any])
-    call = read(called.path / "call.json", dict[str, Any])
-    if call.get("bet") != filed.digest:
+    call = read(called.path / "call.json", CallFile)
+    if call.bet != filed.digest:
         raise ArtifactError(
-            f"{called.path}/call.json calls the bet {str(call.get('bet'))[:12]}…, but {bet.address} is "
+            f"{called.path}/call.json calls the bet {call.bet[:12]}…, but {bet.address} is "
             f"{filed.digest[:12]}…. Call the bet that the report shows."
         )
-    return BetFacts(bet.address, filed.digest, document["bet"], call["call"], call["order"])
+    return BetFacts(bet.address, filed.digest, document["bet"], call.call, call.order)
 
 
 def _corpus(corpus: Artifact, earlier: list[Path]) -> CorpusFacts:
@@ -315,6 +333,18 @@ def _archives(nodes: list[Node], root: Path) -> list[Archive]:
 
 def _made_by(step: str, nodes: list[Node]) -> list[str]:
     return [node.address.replace("@", "/") for node in nodes if node.record.step == step]
+
+
+def _result(artifact: Artifact, *needed: str) -> dict[str, Any]:
+    """The recorded fields of an artifact that has at least these."""
+    result = artifact.result
+    missing = [name for name in needed if result.get(name) is None]
+    if missing:
+        raise ArtifactError(
+            f"The record of {artifact.address} has no {missing[0]!r}, which the report shows. Check that the "
+            "right artifact was given."
+        )
+    return result
 
 
 def _shortened(sample: Sample) -> Sample:

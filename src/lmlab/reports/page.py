@@ -80,11 +80,11 @@ def headline(facts: Facts) -> str:
     """One line for the terminal: the result, its yardstick, the bet."""
     scores = facts.scores
     rival = best_baseline(scores)
-    called = facts.bet.call["outcome"]
+    called = facts.bet.call.outcome
     return (
         f"{scores.main} {scores.macro[scores.main]:.3f} bits per byte over {len(scores.domains)} domains "
         f"({rival} {scores.macro[rival]:.3f}); bet {called}: filed {facts.bet.bet['value']:.3f}, "
-        f"measured {facts.bet.call['measured']:.3f}"
+        f"measured {facts.bet.call.measured:.3f}"
     )
 
 
@@ -107,9 +107,9 @@ def answer(facts: Facts) -> list[str]:
         f"{_listed(compared)}."
     )
     second = {
-        "hit": f"The bet on it was a hit: {call['reason']}.",
-        "miss": f"The bet on it was a miss: {call['reason']}.",
-    }.get(call["outcome"], f"The bet on it could not be called: {call['reason']}.")
+        "hit": f"The bet on it was a hit: {call.reason}.",
+        "miss": f"The bet on it was a miss: {call.reason}.",
+    }.get(call.outcome, f"The bet on it could not be called: {call.reason}.")
     return [first, second, *filter(None, [equal_compute(facts)])]
 
 
