@@ -231,12 +231,14 @@ def test_steps_must_be_findable_by_their_processes():
         step(inner)
 
 
-def test_a_result_may_not_shadow_what_every_artifact_has():
-    with pytest.raises(ConfigError, match="path is a name every artifact has"):
+@dataclass(frozen=True)
+class Shadow(Artifact):
+    path: str
 
-        @dataclass(frozen=True)
-        class Bad(Artifact):
-            path: str
+
+def test_a_result_may_not_hide_what_every_artifact_has():
+    with pytest.raises(ConfigError, match=r"so Shadow\.path hides it"):
+        adopt("a", "/data", result=Shadow("x"))
 
 
 def test_a_chain_longer_than_pythons_stack_is_no_problem():

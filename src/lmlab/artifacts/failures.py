@@ -1,5 +1,6 @@
 """Why a step failed, in at most six lines that lead with the user's own file."""
 
+import errno
 import linecache
 import os
 import sysconfig
@@ -7,7 +8,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path as LocalPath
 
-from lmlab.core.errors import LmlabError
+from lmlab.core.errors import LmlabError, StorageError
 
 _PACKAGE = str(LocalPath(__file__).parents[1])
 _OURS = str(LocalPath(__file__).parent)
@@ -42,6 +43,9 @@ def from_exception(error: BaseException) -> Failure:
         lines.append(f"  caused by {_headline(error.__cause__)}")
     text = "".join(traceback.format_exception(error))
     code = error.exit_code if isinstance(error, LmlabError) else 1
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        lines.append("  The disk is full. Free some space, or choose another --root.")
+        code = StorageError.exit_code
     return Failure("failed", "\n".join(lines), text[-_TAIL:], code)
 
 

@@ -7,7 +7,6 @@ equal only to themselves, so that they can be dict keys.
 
 import functools
 from dataclasses import dataclass, fields
-from inspect import get_annotations
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from lmlab.core import config
@@ -42,14 +41,6 @@ class Artifact:
     >>> Tokens.at("/tmp/tokens", count=5).count
     5
     """
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        taken = sorted(_RESERVED & set(get_annotations(cls)))
-        if taken:
-            raise ConfigError(
-                f"{cls.__name__}.{taken[0]} is a name every artifact has already. Rename the field."
-            )
 
     @classmethod
     def at(cls, path: str | Path, *, name: str = "artifact", version: str = "dev", **result: Any) -> Self:
@@ -189,7 +180,7 @@ def handle(call: "Call") -> Artifact:
 def build(result: A, place: Place) -> A:
     """A result with its place: what a step receives for a handle."""
     made = object.__new__(_built_class(type(result)))
-    made.__dict__.update(result.__dict__)
+    made.__dict__.update({name: result.__dict__[name] for name in _field_names(type(result))})
     made.__dict__["_lmlab_place"] = place
     return cast(A, made)
 
@@ -201,7 +192,7 @@ def call_of(value: Artifact) -> "Call | None":
 
 @functools.cache
 def _handle_class(result_type: type[Artifact]) -> type[Artifact]:
-    members: dict[str, Any] = {f.name: _Unread(f.name) for f in fields(result_type)}
+    members: dict[str, Any] = {name: _Unread(name) for name in _field_names(result_type)}
     members["__repr__"] = lambda self: f"<{_written(call_of(self))}>"
     members["__module__"] = result_type.__module__
     return type(result_type.__name__, (_Bound, result_type), members)
@@ -217,8 +208,19 @@ def _built_class(result_type: type[Artifact]) -> type[Artifact]:
 
 def _result_of(built: Artifact, result_type: type[Artifact]) -> Artifact:
     made = object.__new__(result_type)
-    made.__dict__.update({f.name: built.__dict__[f.name] for f in fields(result_type)})
+    made.__dict__.update({name: built.__dict__[name] for name in _field_names(result_type)})
     return made
+
+
+@functools.cache
+def _field_names(result_type: type[Artifact]) -> tuple[str, ...]:
+    names = tuple(f.name for f in fields(result_type))
+    for name in names:
+        if name in _RESERVED:
+            raise ConfigError(
+                f"Every artifact has a {name}, so {result_type.__name__}.{name} hides it. Rename it."
+            )
+    return names
 
 
 def _written(call: "Call | None") -> str:

@@ -4,6 +4,7 @@ Events come over a pipe; output goes straight into the attempt's log. Stopping i
 that a training run can write a checkpoint), then certain (SIGKILL to the group).
 """
 
+import contextlib
 import os
 import pickle
 import select
@@ -19,9 +20,11 @@ from typing import IO, Any
 import msgspec
 
 from lmlab.artifacts.body import Produced
+from lmlab.artifacts.calls import Out, Step
 from lmlab.artifacts.child import Start, Task
 from lmlab.artifacts.failures import Failure
 from lmlab.core import environ, process, provenance
+from lmlab.core.errors import ConfigError
 from lmlab.storage import Path
 
 Status = Callable[[str, float | None, float | None], None]
@@ -77,8 +80,10 @@ class Watchdog:
                     stderr=subprocess.DEVNULL,
                 )
             assert self._shell.stdin is not None
-            self._shell.stdin.write(f"{what} {group}\n".encode())
-            self._shell.stdin.flush()
+            # Without its shell the run is only less guarded, so that is no reason to end it.
+            with contextlib.suppress(BrokenPipeError):
+                self._shell.stdin.write(f"{what} {group}\n".encode())
+                self._shell.stdin.flush()
 
     def close(self) -> None:
         """The run is over and all groups are gone."""
@@ -199,6 +204,11 @@ class _Listener:
         return Failure("killed", "\n".join([head, *(f"  {line[:200]}" for line in last)]), tail)
 
 
-def task_for(step: Any, out: Any, arguments: dict[str, Any]) -> Task:
-    """The pickled form of a call of `step`."""
+def task_for(step: Step[Any, Any], out: Out, arguments: dict[str, Any]) -> Task:
+    """The pickled form of a call of `step`. Raises ConfigError if its process could not import it."""
+    if step.__module__ == "__main__":
+        raise ConfigError(
+            f"The step {step.name} stands in a script that is running, where its own process can't find it. "
+            "Start the script through lmlab.experiment(build), or move the step into a module."
+        )
     return Task(step.__module__, step.name, out.path, out.name, out.version, out.attempt, arguments)

@@ -58,14 +58,9 @@ def _dispatch(words: list[str]) -> int:
     function: Callable[[Any, list[str]], int] = getattr(import_module(f"lmlab.cli.{VERBS[verb][0]}"), verb)
     own, fields = _split(rest)
     flags = next(iter(typing.get_type_hints(function, include_extras=True).values()))
-    return function(parse(flags, own, f"lmlab {verb}"), fields)
-
-
-def parse(config: Any, words: Sequence[str], program: str, default: Any = None) -> Any:
-    """Parse words into a frozen dataclass; what tyro says about a mistake becomes one ConfigError line."""
     from lmlab.cli.parsing import parse_words
 
-    return parse_words(config, words, program, default)
+    return function(parse_words(flags, own, f"lmlab {verb}", toggles=True), fields)
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:

@@ -13,10 +13,17 @@ from lmlab.core.errors import ConfigError
 _BOX = re.compile(r"[│╭╮╰╯]")
 
 
-def parse_words(config: Any, words: Sequence[str], program: str, default: Any = None) -> Any:
-    """An instance of `config`. Raises ConfigError for an unknown flag or a value of the wrong type."""
+def parse_words(
+    config: Any, words: Sequence[str], program: str, default: Any = None, *, toggles: bool = False
+) -> Any:
+    """An instance of `config`. Raises ConfigError for an unknown flag or a wrong value.
+
+    `toggles` makes booleans plain switches; else they are `--x` and `--no-x`.
+    """
     errors = io.StringIO()
-    given = {} if default is None else {"default": default}
+    given: dict[str, Any] = {} if default is None else {"default": default}
+    if toggles:
+        given["config"] = (tyro.conf.FlagCreatePairsOff,)
     try:
         with contextlib.redirect_stderr(errors):
             return tyro.cli(config, args=list(words), prog=program, **given)

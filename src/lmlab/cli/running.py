@@ -23,14 +23,14 @@ from lmlab.storage import Path, choose_root
 _SHOWN_CHANGES = 20
 
 
-@dataclass(frozen=True)
-class RunFlags:
-    """Build what an experiment describes. What is built already is not built again."""
+@dataclass(frozen=True, kw_only=True)
+class _Flags:
+    """What describing an experiment takes."""
 
-    experiment: tyro.conf.Positional[str]
+    experiment: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="EXP.py")]
     """The experiment's file, such as experiments/quickstart.py. Its own fields follow after `--`."""
     only: str | None = None
-    """Build one artifact (and what it needs): its name or address."""
+    """Only one artifact and what it needs: its name or address."""
     version: str | None = None
     """Version of all artifacts whose call names none: a date like 2026.12.01, or dev."""
     override: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
@@ -39,36 +39,30 @@ class RunFlags:
     """Name of a dev artifact to build again though nothing changed; may be repeated."""
     root: str | None = None
     """Where artifacts live; otherwise LMLAB_ROOT, lmlab.toml, or your data folder."""
+    json: bool = False
+    """Print JSON at the end instead of a view."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFlags(_Flags):
+    """Build what an experiment describes. What is built already is not built again."""
+
     on: str = "local"
     """Where steps run."""
-    json: bool = False
-    """Print one JSON object at the end instead of a view."""
 
 
-@dataclass(frozen=True)
-class PlanFlags:
+@dataclass(frozen=True, kw_only=True)
+class PlanFlags(_Flags):
     """Say what a run would build and why. Touches nothing."""
 
-    experiment: tyro.conf.Positional[str]
-    """The experiment's file. Its own fields follow after `--`."""
-    only: str | None = None
-    """Plan one artifact and what it needs: its name or address."""
-    version: str | None = None
-    """Version of all artifacts whose call names none."""
-    override: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """NAME=VERSION for one of them; may be repeated."""
     offline: bool = False
     """Read no records either: only the graph and its versions."""
-    root: str | None = None
-    """Where artifacts live."""
-    json: bool = False
-    """Print JSON."""
 
 
 def plan(flags: PlanFlags, fields: list[str]) -> int:
     """`lmlab plan`."""
     root = choose_root(flags.root)
-    planned = _planned(flags, fields, None if flags.offline else root, ())
+    planned = _planned(flags, fields, None if flags.offline else root)
     if flags.json:
         print(json.dumps([_row_json(item) for item in planned.items.values()], indent=1))
     else:
@@ -81,7 +75,7 @@ def run(flags: RunFlags, fields: list[str]) -> int:
     if flags.on != "local":
         raise ConfigError(f"--on {flags.on}: this lmlab runs steps on this machine only. Use --on local.")
     root = choose_root(flags.root)
-    planned = _planned(flags, fields, root, flags.force)
+    planned = _planned(flags, fields, root)
     if flags.json:
         report = execute(planned, root, Options())
         print(json.dumps(_report_json(report), indent=1))
@@ -93,15 +87,13 @@ def run(flags: RunFlags, fields: list[str]) -> int:
     return report.exit_code
 
 
-def _planned(
-    flags: RunFlags | PlanFlags, fields: list[str], root: Path | None, force: tuple[str, ...]
-) -> Plan:
+def _planned(flags: _Flags, fields: list[str], root: Path | None) -> Plan:
     loaded = experiments.load(flags.experiment)
     versions = Versions.of(flags.version or loaded.version, flags.override)
     graph = collect(experiments.describe(loaded, fields), versions)
     if flags.only:
         graph = graph.only(flags.only)
-    return make_plan(graph, root, force)
+    return make_plan(graph, root, flags.force)
 
 
 # -- what is printed before -------------------------------------------------------------------------
@@ -200,10 +192,8 @@ def _failure_lines(report: Report) -> list[str]:
 
 def _command() -> str:
     program, *words = sys.argv
-    name = program.rpartition("/")[2]
-    return shlex.join(["lmlab" if name in ("lmlab", "main.py") else f"python {program}", *words]).replace(
-        "'", ""
-    )
+    is_script = program.endswith(".py") and not program.endswith("cli/main.py")
+    return shlex.join([*(["python", program] if is_script else ["lmlab"]), *words])
 
 
 # -- JSON -------------------------------------------------------------------------------------------

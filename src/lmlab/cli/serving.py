@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path as LocalPath
+from typing import Annotated
 
 import tyro
 
@@ -15,7 +16,7 @@ from lmlab.storage import choose_root
 class ServeFlags:
     """Serve an exported model over an OpenAI-compatible HTTP endpoint, until Ctrl-C."""
 
-    model: tyro.conf.Positional[str]
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
     """NAME@VERSION of an exported model, NAME for its newest version, or a model's folder."""
     host: str = "127.0.0.1"
     """Address to listen on."""
@@ -33,7 +34,7 @@ class ServeFlags:
 class ChatFlags:
     """Talk to an exported model in the terminal."""
 
-    model: tyro.conf.Positional[str]
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
     """NAME@VERSION of an exported model, NAME for its newest version, or a model's folder."""
     prompt: str | None = None
     """Answer this and end."""

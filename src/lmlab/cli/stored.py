@@ -3,7 +3,7 @@
 import json
 import time
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import tyro
@@ -16,61 +16,55 @@ from lmlab.core.errors import ArtifactError
 from lmlab.core.units import format_bytes, format_seconds
 from lmlab.storage import choose_root
 
+Address = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME@VERSION")]
 
-@dataclass(frozen=True)
-class LsFlags:
+
+@dataclass(frozen=True, kw_only=True)
+class _Flags:
+    """What every verb takes."""
+
+    root: str | None = None
+    """Where artifacts live; otherwise LMLAB_ROOT, lmlab.toml, or your data folder."""
+    json: bool = False
+    """Print JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LsFlags(_Flags):
     """List artifacts and their states."""
 
-    prefix: tyro.conf.Positional[str] = ""
+    prefix: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PREFIX")] = ""
     """Only names that begin so, such as runs/."""
     failed: bool = False
     """Only those that failed, died or were stopped."""
-    root: str | None = None
-    """Where artifacts live."""
-    json: bool = False
-    """Print JSON."""
 
 
-@dataclass(frozen=True)
-class OneFlags:
+@dataclass(frozen=True, kw_only=True)
+class OneFlags(_Flags):
     """One artifact."""
 
-    artifact: tyro.conf.Positional[str]
+    artifact: Address
     """NAME@VERSION, or NAME for its newest version."""
-    root: str | None = None
-    """Where artifacts live."""
-    json: bool = False
-    """Print JSON."""
 
 
-@dataclass(frozen=True)
-class LineageFlags:
+@dataclass(frozen=True, kw_only=True)
+class LineageFlags(OneFlags):
     """What an artifact was made from, and what was made of it."""
 
-    artifact: tyro.conf.Positional[str]
-    """NAME@VERSION, or NAME for its newest version."""
     down: bool = False
     """Only what was made of it."""
     up: bool = False
     """Only what it was made from."""
-    root: str | None = None
-    """Where artifacts live."""
-    json: bool = False
-    """Print JSON."""
 
 
-@dataclass(frozen=True)
-class DiffFlags:
+@dataclass(frozen=True, kw_only=True)
+class DiffFlags(_Flags):
     """How two artifacts differ: recipe, inputs, result, code, files."""
 
-    old: tyro.conf.Positional[str]
-    """NAME@VERSION."""
-    new: tyro.conf.Positional[str]
-    """NAME@VERSION."""
-    root: str | None = None
-    """Where artifacts live."""
-    json: bool = False
-    """Print JSON."""
+    old: Address
+    """NAME@VERSION, or NAME for its newest version."""
+    new: Address
+    """The same."""
 
 
 def ls(flags: LsFlags, _fields: list[str]) -> int:

@@ -1,0 +1,190 @@
+"""Steps that do nothing, so that only the runner is measured: B1, B2, B3 and B8 of the orchestration spec.
+
+B1: 100 inline steps and one that joins them, in an empty root. B2: the same graph again, all 100 leaves
+asked for. B3: importing what an experiment imports. B8: planning 10,000 steps. The peer is Marin's StepRunner,
+run by the interpreter named in LMLAB_PEER_MARIN on the same graph in a local folder, at the best concurrency
+found (8, 32 and 128 were tried). Seconds are wall-clock, the best of the runs, because the peer waits more than
+it computes; CPU seconds stand beside.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path as LocalPath
+from resource import RUSAGE_CHILDREN, getrusage
+from typing import Any
+
+from lmlab.artifacts import Artifact, Out, step
+from lmlab.artifacts.graph import collect
+from lmlab.artifacts.identity import Versions
+from lmlab.artifacts.plan import make_plan
+from lmlab.artifacts.runner import execute
+from lmlab.core import environ
+from lmlab.storage import Path
+
+LEAVES, PLANNED, RUNS, PEER_CONCURRENT = 100, 10_000, 5, 32
+
+
+# What the peer's interpreter runs: prints best wall and CPU seconds of B1 and B2, and the value of the join.
+PEER = """
+import json, os, sys, time
+folder, leaves, runs = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+os.environ["MARIN_PREFIX"] = folder
+from marin.execution.artifact import Artifact
+from marin.execution.lazy import ArtifactStep, run
+
+class Number(Artifact):
+    value: int = 0
+
+def graph(version):
+    def leaf(i):
+        work, config = lambda c: Number(value=c["value"]), lambda ctx: {"value": i}
+        return ArtifactStep(f"leaf/{i}", version, Number, work, config)
+    parts = tuple(leaf(i) for i in range(leaves))
+    def joined(ctx):
+        return {"parts": [p.name if ctx.is_fingerprint else ctx.resolved(p).value for p in parts]}
+    work = lambda c: Number(value=sum(c["parts"]))
+    return [*parts, ArtifactStep("join", version, Number, work, joined, deps=parts)]
+
+def cost(version):
+    cpu, wall = time.process_time(), time.perf_counter()
+    value = run(*graph(version), max_concurrent=CONCURRENT)[-1].value
+    return time.perf_counter() - wall, time.process_time() - cpu, value
+
+fresh = [cost(f"2026.12.{day:02d}") for day in range(1, runs + 1)]
+cached = [cost("2026.12.01") for _ in range(runs)]
+print(json.dumps({"B1": min(fresh)[:2], "B2": min(cached)[:2], "value": fresh[0][2]}))
+"""
+
+
+@dataclass(frozen=True)
+class Number(Artifact):
+    """A step's result, so that both sides hand values from step to step."""
+
+    value: int
+
+
+@step(inline=True)
+def leaf(out: Out, value: int) -> Number:
+    """Nothing but its result."""
+    assert out.name
+    return Number(value)
+
+
+@step(inline=True)
+def join(out: Out, parts: list[Number]) -> Number:
+    """Needs all leaves."""
+    assert out.name
+    return Number(sum(part.value for part in parts))
+
+
+@dataclass(frozen=True, order=True)
+class Cost:
+    """What one side needed in one run; the smallest is kept."""
+
+    wall_s: float
+    cpu_s: float
+
+
+def main() -> None:
+    """Measure both sides, check that they did the same work, and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    as_json = parser.parse_args().json
+    scratch = LocalPath(tempfile.mkdtemp())
+    try:
+        peer = peer_figures(scratch)
+        ours, value = {}, sum(range(LEAVES))
+        ours["B1"] = measure(lambda run: build(scratch / f"fresh-{run}", value))
+        ours["B2"] = measure(lambda _run: build(scratch / "fresh-0", value))
+        ours["B3"] = measure_import("from lmlab import step, experiment")
+        ours["B8"] = measure(lambda _run: plan_many())
+    finally:
+        shutil.rmtree(scratch)
+    for name, cost in ours.items():
+        show(name, cost, peer.get(name), same_work=peer.get("value") == value, as_json=as_json)
+
+
+def build(root: LocalPath, expected: int) -> None:
+    """Describe, plan and run the graph below a root; every leaf is asked for."""
+    leaves = [leaf(f"leaf/{i}", i) for i in range(LEAVES)]
+    last = join("join", leaves)
+    plan = make_plan(collect([*leaves, last], Versions("2026.12.01")), Path(root))
+    record = execute(plan, Path(root)).record("join@2026.12.01")
+    assert record is not None
+    assert record.result["value"] == expected
+
+
+def plan_many() -> None:
+    """Plan a wide and deep graph of which nothing is built, in an empty store."""
+    previous: list[Number] = []
+    handles: list[Number] = []
+    for i in range(PLANNED):
+        handles.append(join(f"step/{i}", previous))
+        previous = handles[-3:]
+    plan = make_plan(collect(handles, Versions("2026.12.01")), Path("memory://bench-plan"))
+    assert len(plan.to_build) == PLANNED
+
+
+def measure(work: Callable[[int], None]) -> Cost:
+    """Best cost of RUNS runs in this process."""
+    costs = []
+    for run in range(RUNS):
+        cpu, wall = time.process_time(), time.perf_counter()
+        work(run)
+        costs.append(Cost(time.perf_counter() - wall, time.process_time() - cpu))
+    return min(costs)
+
+
+def measure_import(code: str, python: str = sys.executable) -> Cost:
+    """Best cost of an import in a new interpreter, the interpreter's own start included."""
+    costs = []
+    for _ in range(RUNS):
+        before, wall = getrusage(RUSAGE_CHILDREN), time.perf_counter()
+        subprocess.run([python, "-c", code], check=True)
+        after, took = getrusage(RUSAGE_CHILDREN), time.perf_counter() - wall
+        costs.append(Cost(took, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime))
+    return min(costs)
+
+
+def peer_figures(scratch: LocalPath) -> dict[str, Any]:
+    """The peer's costs by figure and its result; empty without a peer."""
+    python = environ.get("LMLAB_PEER_MARIN")
+    if python is None:
+        return {}
+    (scratch / "peer").mkdir()
+    script = PEER.replace("CONCURRENT", str(PEER_CONCURRENT))
+    command = [python, "-c", script, str(scratch / "peer"), str(LEAVES), str(RUNS)]
+    told = json.loads(
+        subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+    )
+    imported = measure_import("from marin.execution.lazy import ArtifactStep, run", python)
+    return {"B1": Cost(*told["B1"]), "B2": Cost(*told["B2"]), "B3": imported, "value": told["value"]}
+
+
+def show(name: str, ours: Cost, peer: Cost | None, *, same_work: bool, as_json: bool) -> None:
+    """One line for a person or a program."""
+    figure = {
+        "name": name,
+        "ours": round(ours.wall_s, 4),
+        "peer": None if peer is None else round(peer.wall_s, 4),
+        "peer_name": None if peer is None else f"marin StepRunner, max_concurrent={PEER_CONCURRENT}",
+        "ratio": None if peer is None else round(peer.wall_s / ours.wall_s, 1),
+        "unit": "s",
+        "better": "lower",
+        "same_work": same_work if peer else None,
+        "runs": RUNS,
+        "ours_cpu_s": round(ours.cpu_s, 4),
+        "peer_cpu_s": None if peer is None else round(peer.cpu_s, 4),
+    }
+    print(json.dumps(figure) if as_json else " ".join(f"{key}={value}" for key, value in figure.items()))
+
+
+if __name__ == "__main__":
+    main()
