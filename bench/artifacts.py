@@ -1,10 +1,10 @@
 """Steps that do nothing, so that only the runner is measured: B1, B2, B3 and B8 of the orchestration spec.
 
 B1: 100 inline steps and one that joins them, in an empty root. B2: the same graph again, all 100 leaves
-asked for. B3: importing what an experiment imports. B8: planning 10,000 steps. The peer is Marin's StepRunner,
-run by the interpreter named in LMLAB_PEER_MARIN on the same graph in a local folder, at the best concurrency
-found (8, 32 and 128 were tried). Seconds are wall-clock, the best of the runs, because the peer waits more than
-it computes; CPU seconds stand beside.
+asked for. B3: importing what an experiment imports. B8: planning 10,000 steps. The peer is Marin's
+StepRunner, run by the interpreter named in LMLAB_PEER_MARIN on the same graph in a local folder, at the best
+concurrency found (8, 32 and 128 were tried). Seconds are wall-clock, the best of the runs, because the peer
+waits more than it computes; CPU seconds stand beside.
 """
 
 import argparse
