@@ -91,7 +91,7 @@ def _excerpt(row: dict[str, str], stage: str = "") -> Excerpt:
         domain=str(meta.get("domain", "")),
         source=shorten(str(meta.get("path") or row["source_id"]), 120, 1),
         size_bytes=len(row["text"].encode("utf-8", "surrogatepass")),
-        text=shorten(row["text"]),
+        text=shorten(row["text"].strip()),
         stage=stage,
         reason=shorten(row.get("reason") or "", 160, 1),
     )

@@ -209,7 +209,8 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(value, Mapping):
             found |= flat(value, f"{prefix}{name}.")
         else:
-            found[f"{prefix}{name}"] = value if isinstance(value, str) else json.dumps(value)
+            plain = f"{value:.6g}" if isinstance(value, float) else value
+            found[f"{prefix}{name}"] = plain if isinstance(plain, str) else json.dumps(plain)
     return found
 
 
