@@ -17,14 +17,15 @@ from typing import Any
 
 import httpx
 import jax
-from lmlab.models.hf import export_folder
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from lmlab.models.config import Dense, Grug, Model
 from lmlab.models.forward import init_params
+from lmlab.models.hf import export_folder
 from lmlab.serving.running import running
 
 VOCAB, HIDDEN, NEW_TOKENS, STREAMS, RUNS = 8192, 256, 128, 8, 5
+END = "<|endoftext|>"
 PROMPT = [(7 * place) % 4000 + 300 for place in range(64)]
 
 
@@ -130,14 +131,15 @@ def _median(work: Callable[[], object]) -> float:
 def _export(config: Model, place: Path, name: str) -> Path:
     tokenizer = place / "tokenizer"
     tokenizer.mkdir(exist_ok=True)
-    letters = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    words = letters | {f"<{number}>": number for number in range(len(letters), VOCAB)}
-    made = Tokenizer(models.BPE(vocab=words, merges=[]))
+    words = [END, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    words += [f"<{number}>" for number in range(len(words), VOCAB)]
+    made = Tokenizer(models.BPE(vocab={word: number for number, word in enumerate(words)}, merges=[]))
     made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([END])
     made.save(str(tokenizer / "tokenizer.json"))
-    (tokenizer / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
-    )
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END}
+    (tokenizer / "tokenizer_config.json").write_text(json.dumps(about))
+    (place / name).mkdir()
     params = jax.jit(init_params, static_argnums=0)(config, jax.random.key(0))
     export_folder(config, params, tokenizer, place / name)
     return place / name

@@ -142,10 +142,10 @@ def test_logits_that_are_no_numbers_fail_that_answer_and_say_so(folders, tmp_pat
     (tmp_path / "out").mkdir()
     hf.export_folder(config, broken, folders["dense"], tmp_path / "out")
     engine = Engine.load(tmp_path / "out", slots=1)
-    [deltas] = run(engine, ([1, 2, 3], GREEDY))
+    generated, scored = run(engine, ([1, 2, 3], GREEDY), ([1, 2], Sampling(0, echo=True, logprobs=1)))
     engine.close()
-    assert deltas[-1].error.status == 500
-    assert deltas[-1].error.code == "non_finite_logits"
+    for deltas in (generated, scored):
+        assert (deltas[-1].error.status, deltas[-1].error.code) == (500, "non_finite_logits")
 
 
 def test_a_cancelled_answer_leaves_its_slot_to_the_next_one(engine):
@@ -173,3 +173,9 @@ def test_closing_answers_what_is_unfinished(folders):
 def test_a_length_beyond_the_model_is_refused(folders):
     with pytest.raises(ConfigError, match=r"max_model_len=4096 .* 2048"):
         Engine.load(folders["dense"], max_model_len=4096)
+
+
+def test_an_echoed_prompt_that_ends_within_a_character_leaves_it_to_the_answer(engine):
+    [euro, *_] = engine.vocabulary.encode("€")
+    [deltas] = run(engine, ([euro], replace(GREEDY, echo=True, max_tokens=1)))
+    assert deltas[0].text == ""

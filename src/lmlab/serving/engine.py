@@ -5,6 +5,7 @@ when it ends. Everything else (HTTP, chat, tests) talks to it through `submit` a
 """
 
 import logging
+import math
 import queue
 import threading
 from collections import deque
@@ -33,6 +34,8 @@ class Engine:
         self._max_waiting = max_waiting
         self._slots: list[Answer | None] = [None] * programs.slots
         self._prefilled = [0] * programs.slots
+        self._admitted = [0] * programs.slots
+        self._admissions = 0
         self._waiting: deque[Answer] = deque()
         self._changed = threading.Condition()
         self._is_closing = False
@@ -160,6 +163,8 @@ class Engine:
                 for slot, answer in enumerate(self._slots):
                     if answer is None and self._waiting:
                         self._slots[slot], self._prefilled[slot] = self._waiting.popleft(), 0
+                        self._admissions += 1
+                        self._admitted[slot] = self._admissions
                 if self._is_closing:
                     return False
                 if self._running():
@@ -167,19 +172,25 @@ class Engine:
                 self._changed.wait()
 
     def _prefill_one(self) -> None:
-        """One chunk for the first slot whose prompt isn't through: running answers wait for no more."""
-        for slot, answer in enumerate(self._slots):
-            if answer is not None and self._prefilled[slot] < len(answer.prompt):
-                self._prefill(slot, answer)
-                return
-
-    def _prefill(self, slot: int, answer: Answer) -> None:
+        """One chunk of the prompt that was admitted first: running answers wait for no more than that."""
+        unread = [
+            (self._admitted[slot], slot, answer)
+            for slot, answer in enumerate(self._slots)
+            if answer is not None and self._prefilled[slot] < len(answer.prompt)
+        ]
+        if not unread:
+            return
+        _, slot, answer = min(unread, key=lambda entry: entry[0])
         start = self._prefilled[slot]
         end = min(start + LONGEST_CHUNK, len(answer.prompt))
         following = answer.prompt[start + 1 : end + 1]
         chunk = Chunk(slot, start, answer.prompt[start:end], following, answer.sampling)
-        answer.take_scores(self._programs.prefill(chunk, score=answer.wants_prompt_scores()))
+        scores = self._programs.prefill(chunk, score=answer.wants_prompt_scores())
         self._prefilled[slot] = end
+        if not all(token.logprob is None or math.isfinite(token.logprob) for token in scores):
+            answer.fail(_not_finite())
+            return
+        answer.take_scores(scores)
         if end == len(answer.prompt):
             answer.echo()
             if not answer.is_done:
@@ -203,14 +214,7 @@ class Engine:
         if answer.is_done or answer.is_cancelled:
             return
         if token is None:
-            answer.fail(
-                ApiError(
-                    500,
-                    "the model's logits are not finite (NaN or infinity), so no token can be chosen; "
-                    "its weights are damaged or overflow in this precision",
-                    code="non_finite_logits",
-                )
-            )
+            answer.fail(_not_finite())
             return
         self._generated += 1
         answer.accept(token)
@@ -222,3 +226,12 @@ class Engine:
             self._slots = [None] * len(self._slots)
         for answer in unfinished:
             answer.fail(error)
+
+
+def _not_finite() -> ApiError:
+    return ApiError(
+        500,
+        "the model's logits are not finite (NaN or infinity), so no token can be chosen or scored: "
+        "its weights are damaged or overflow in this precision",
+        code="non_finite_logits",
+    )

@@ -63,9 +63,8 @@ class Answer:
         before = b"".join(map(vocabulary.piece, ask.prompt[-4:]))
         self._text = TextStream(self.sampling.stop, before)
         self._produced = 0
-        self._scores = [
-            Token(ask.prompt[0], None)
-        ]  # nothing comes before the first token, so nothing scores it
+        # Nothing comes before the first token, so nothing scores it.
+        self._scores = [Token(ask.prompt[0], None)]
 
     def cancel(self) -> None:
         """Nobody reads on: the engine frees the slot before its next step. Safe from any thread."""
@@ -84,7 +83,8 @@ class Answer:
         """The prompt is through: send it back if asked for; an answer of 0 tokens ends here."""
         finish = "length" if self.sampling.max_tokens == 0 else None
         if self.sampling.echo:
-            text = self._vocabulary.decode(self.prompt)
+            # A character that the prompt leaves unfinished is the answer's to complete.
+            text = TextStream().push(b"".join(map(self._vocabulary.piece, self.prompt)))
             self._send(Delta(text=text, prompt=tuple(self._scores), finish=finish))
         elif finish:
             self._send(Delta(finish=finish))
