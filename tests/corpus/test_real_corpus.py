@@ -71,8 +71,7 @@ def paths(folder):
 def digest(folder):
     total = hashlib.sha256()
     for path in folder.walk():
-        if path.name != "costs.json":
-            total.update(path.relative_to(folder).encode() + path.read_bytes())
+        total.update(path.relative_to(folder).encode() + path.read_bytes())
     return total.hexdigest()
 
 

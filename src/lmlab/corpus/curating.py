@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from lmlab.core.errors import InputError
+from lmlab.core.units import format_seconds
 from lmlab.corpus import decontaminate, fuzzy
 from lmlab.corpus.config import Decontamination, Fuzzy, Holdout
 from lmlab.corpus.heldout import held_out
@@ -31,7 +32,7 @@ from lmlab.corpus.schema import (
 )
 from lmlab.dataflow.files import read_parquet, write_parquet
 from lmlab.dataflow.workers import Workers
-from lmlab.storage import Path, write_json
+from lmlab.storage import Path
 
 TRAIN, HOLDOUT, FUZZY, DECONTAMINATE = range(4)
 FOLDERS = ("train", "holdout", "rejected/fuzzy", "rejected/decontaminate")
@@ -88,7 +89,7 @@ def curate_all(
 ) -> list[dict[str, Any]]:
     """Curate the parts in `documents` into folders below `out`; documents and bytes of every domain.
 
-    Also writes stages.json, and costs.json with the CPU seconds of each kind of task.
+    Also writes stages.json. What it cost is said, not written: equal inputs must give equal files.
     """
     work = out / ".work"
     started_s = time.process_time()
@@ -101,8 +102,10 @@ def curate_all(
     work.remove_tree()
     domains = _domains(rows)
     write_stages(out, [*earlier_stages(documents), *(stage.row() for stage in stages)], domains)
-    owner_s = time.process_time() - started_s
-    write_json(out / "costs.json", {"cpu_s": {**workers.cpu_s, "owner": owner_s}})
+    cpu_s = {**workers.cpu_s, "this process": time.process_time() - started_s}
+    said = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in cpu_s.items())
+    rate = stages[0].bytes_in / 1e6 / sum(cpu_s.values())
+    say(f"{rate:.1f} MB of text per CPU-second ({said})", len(parts), len(parts))
     return domains
 
 
