@@ -27,7 +27,7 @@ def run(folder: LocalPath, documents: Artifact, tokenizer: Tokenizer, **options:
 def test_every_document_is_stored_whole_with_its_bytes_and_id(corpus, texts, trained, tokenizer, tmp_path):
     given = [("docs", text) for text in texts[:20]] + [
         ("poem", "Über <|endoftext|> allen Gipfeln"),
-        ("poem", "ist"),
+        ("poem", "Ruh"),
     ]
     result = run(tmp_path / "out", corpus(given), trained)
     store = open_store(Path(tmp_path / "out"))
