@@ -103,6 +103,13 @@ def slow(out: Out, diary: RunOnly[str] = "", seconds: RunOnly[float] = 60.0) -> 
 
 
 @step
+def fill(out: Out, size_bytes: RunOnly[int]) -> Number:
+    with Path(out.path / "part").open("wb") as file:
+        file.write(b"x" * size_bytes)
+    return Number(size_bytes)
+
+
+@step
 def shoot_itself(out: Out) -> Number:
     os.kill(os.getpid(), signal.SIGKILL)
     return Number(0)

@@ -1,6 +1,8 @@
 """Planning and running on a local store, as an experimenter sees it."""
 
 import json
+import os
+import subprocess
 import time
 from pathlib import Path as LocalPath
 
@@ -12,6 +14,7 @@ from sample_steps import (
     count_up,
     divide,
     double,
+    fill,
     fit,
     fork_inside,
     launch_of,
@@ -397,3 +400,21 @@ def test_json_records_are_readable_by_anyone(run, root):
     data = json.loads((root / "n" / V / ".artifact.json").read_text())
     assert data["result"] == {"type": "Number", "value": 3}
     assert claims.newest(root / "n" / V) == 1
+
+
+@pytest.mark.slow
+def test_a_full_disk_fails_the_step_with_exit_code_3_and_a_rerun_with_room_builds_it(planned, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("needs the right to mount a small tmpfs")
+    try:
+        root = Path(disk / "root")
+        report = execute(planned(fill("big", size_bytes=500_000), where=root), root)
+        assert report.exit_code == 3
+        assert "The disk is full" in report.failed[f"big@{V}"].failure.cause
+        assert [path.name for path in (root / "big" / V).list()] == [".claims"]
+        assert execute(planned(fill("big", size_bytes=500), where=root), root).exit_code == 0
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

@@ -4,6 +4,7 @@ stdout and stderr are the attempt's log already. The experiment's file is import
 never as `__main__`, so that the classes in the arguments are the same on both sides.
 """
 
+import contextlib
 import faulthandler
 import io
 import multiprocessing
@@ -69,7 +70,9 @@ def main() -> int:
         send({"failure": failures.stopped("stopped on request")})
     except BaseException as error:  # noqa: BLE001 - the process boundary: every end is reported
         failure = failures.from_exception(error)
-        sys.stderr.write(failure.traceback)
+        # The log lies on the disk that may be full, and the reason must still arrive.
+        with contextlib.suppress(OSError):
+            sys.stderr.write(failure.traceback)
         send({"failure": failure})
     else:
         return 0
