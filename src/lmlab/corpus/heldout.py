@@ -16,7 +16,7 @@ def held_out(ids: Sequence[str], domains: Sequence[str], sizes: np.ndarray, hold
     Raises InputError for a domain that can't meet them and still have text to train on.
 
     >>> sizes = np.array([60_000, 60_000, 60_000])
-    >>> held_out(["a", "b", "c"], ["prose"] * 3, sizes, Holdout()).sum()
+    >>> int(held_out(["a", "b", "c"], ["prose"] * 3, sizes, Holdout()).sum())
     2
     """
     rank = np.array([xxhash.xxh3_64_intdigest(value.encode(), seed=holdout.seed) for value in ids], np.uint64)
