@@ -81,19 +81,12 @@ class Programs:
         self.config = config
         self.slots = slots
         self.max_length = max_length
-        self._params = _split_layers(jax.device_put(params))
+        self._params = jax.device_put(_split_layers(params))
         self._static = {"config": config, "dtype": dtype, "top": min(MOST_LOGPROBS, config.vocab)}
         self._used = np.zeros(slots, np.int64)
-        self._last_logits = jnp.zeros((1, config.vocab))
         self._length = min(FIRST_LENGTH, _room_for(max_length))
-        empty = init_cache(config, slots, self._length, dtype)
-        self._state = State(
-            keys=tuple(empty.keys),
-            values=tuple(empty.values),
-            lengths=empty.lengths,
-            token=jnp.zeros(slots, jnp.int32),
-            dials=Dials(jnp.zeros(slots), jnp.ones(slots), jnp.zeros((slots, 2), jnp.uint32)),
-        )
+        self._state = _empty(config, slots, self._length, dtype)
+        self._last_logits = jax.device_put(np.zeros((1, config.vocab), np.float32))
 
     def prefill(self, chunk: Chunk, score: bool) -> list[Token]:
         """Put a chunk into its slot; returns its `following`, with log-probabilities if asked to `score`."""
@@ -200,12 +193,19 @@ def _tops(
 
 
 def _split_layers(params: Params) -> Params:
-    return {**params, "layers": jax.tree.map(list, params["layers"])}
+    return {**params, "layers": jax.tree.map(lambda leaf: list(np.asarray(leaf)), params["layers"])}
 
 
 def _stack_layers(params: Params) -> Params:
     stacked = jax.tree.map(jnp.stack, params["layers"], is_leaf=lambda node: isinstance(node, list))
     return {**params, "layers": stacked}
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _empty(config: Model, slots: int, length: int, dtype: Any) -> State:
+    cache = init_cache(config, slots, length, dtype)
+    dials = Dials(jnp.zeros(slots), jnp.ones(slots), jnp.zeros((slots, 2), jnp.uint32))
+    return State(tuple(cache.keys), tuple(cache.values), cache.lengths, jnp.zeros(slots, jnp.int32), dials)
 
 
 @partial(jax.jit, static_argnames=("config", "dtype", "top", "score"), donate_argnums=1)
