@@ -54,10 +54,10 @@ def build(config: Config = Config()) -> lab.Artifact:
     )
     both_cores = lab.Resources(cpu=2)
     ladder = lab.ladder("ladder/quickstart", run, config.rungs).on(both_cores)
-    bet = lab.file_bet("bets/quickstart", ladder, run.model, "runs/quickstart", run.tokens, config.seq)
-    grug = lab.train("runs/quickstart", run).after(bet).on(both_cores)
+    bet = lab.file_bet("bets/quickstart", ladder, run.model, "runs/grug", run.tokens, config.seq)
+    grug = lab.train("runs/grug", run).after(bet).on(both_cores)
     call = lab.call_bet("calls/quickstart", bet, grug)
-    dense = lab.train("runs/quickstart-dense", dense_baseline(run)).on(both_cores)
+    dense = lab.train("runs/dense", dense_baseline(run)).on(both_cores)
 
     scores = lab.evaluate("evals/quickstart", grug, heldout, corpus["holdout"], (dense,)).on(both_cores)
     exported = lab.export("models/quickstart", grug, tokenizer)

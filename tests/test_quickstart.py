@@ -7,10 +7,8 @@ import pytest
 
 from quickstart import EXPERIMENT, SMALL, folder, lmlab, record, run_small
 
-NAMES = (
-    *("raw", "documents", "corpus", "tokenizers", "tokens", "ladder", "bets", "runs", "calls", "evals"),
-    *("models", "samples", "reports"),
-)
+SAME = ("raw", "documents", "corpus", "tokenizers", "tokens", "ladder", "bets", "calls", "evals", "models")
+NAMES = (*(f"{kind}/quickstart" for kind in (*SAME, "samples", "reports")), "runs/grug", "runs/dense")
 
 
 @pytest.mark.timeout(400)
@@ -33,7 +31,7 @@ def test_the_second_run_executes_nothing_within_five_seconds(small_quickstart):
 
 def test_the_bet_was_committed_before_its_run_started(small_quickstart):
     bet = record(small_quickstart.root, "bets/quickstart")
-    run = record(small_quickstart.root, "runs/quickstart")
+    run = record(small_quickstart.root, "runs/grug")
     assert bet["finished"] <= run["started"]
     assert record(small_quickstart.root, "calls/quickstart")["result"]["outcome"] in ("hit", "miss")
 
@@ -49,14 +47,14 @@ def test_every_artifact_verifies_and_shows_itself(small_quickstart):
 
 def test_the_report_descends_from_the_raw_archives(small_quickstart):
     text = lmlab("lineage", "reports/quickstart@2026.11.30", root=small_quickstart.root).stdout
-    assert all(f"{name}/quickstart" in text for name in NAMES)
+    assert all(name in text for name in NAMES)
 
 
 def test_the_curve_the_bet_and_the_scores_tell_of_one_run(small_quickstart):
     root = small_quickstart.root
-    lines = (folder(root, "runs/quickstart") / "metrics.jsonl").read_text().splitlines()
+    lines = (folder(root, "runs/grug") / "metrics.jsonl").read_text().splitlines()
     last = [json.loads(line) for line in lines][-1]
-    result = record(root, "runs/quickstart")["result"]
+    result = record(root, "runs/grug")["result"]
     assert last["holdout/macro_bpb"] == result["holdout_macro_bpb"]
     assert record(root, "calls/quickstart")["result"]["measured"] == result["holdout_macro_bpb"]
 

@@ -203,8 +203,8 @@ def test_enums_and_paths_have_one_spelling():
 
 
 def test_a_wrong_argument_fails_when_the_step_is_called():
-    with pytest.raises(ConfigError, match=r"number\('a', …\): got an unexpected keyword argument 'valeu'"):
-        number("a", 1, valeu=1)
+    with pytest.raises(ConfigError, match=r"number\('a', …\): got an unexpected keyword argument 'valu_'"):
+        number("a", 1, valu_=1)
 
 
 def test_a_handle_is_typed_but_can_not_be_read():

@@ -31,7 +31,7 @@ from lmlab.artifacts.plan import State
 from lmlab.artifacts.runner import Options, execute
 from lmlab.core.errors import ArtifactError, ConfigError, StorageError
 from lmlab.core.resources import Resources
-from lmlab.storage import Path
+from lmlab.storage import Path, tree
 
 V = "2026.12.01"
 
@@ -349,7 +349,7 @@ def test_another_step_starts_in_an_emptied_folder(run, root):
     (folder / "deep").make_folder()
     (folder / "deep" / "old.txt").write_text("of another attempt")
     record = run(double("twice", number("n", 3))).record(f"twice@{V}")
-    assert [path.name for path in records.data_files(folder)] == ["value.txt"]
+    assert [path.name for path in tree.content(folder)] == ["value.txt"]
     assert record.files.count == 1
 
 
