@@ -48,7 +48,8 @@ def test_a_run_builds_everything_once_and_a_second_run_nothing(run, diary):
     report = run(double("twice", numbers(diary), diary=str(diary)))
     assert report.exit_code == 0
     assert report.record(f"twice@{V}").result == {"type": "Number", "value": 12}
-    assert ran(diary) == [*(f"n/{i}@{V}" for i in range(4)), f"sum@{V}", f"twice@{V}"]
+    assert sorted(ran(diary)[:4]) == [f"n/{i}@{V}" for i in range(4)]
+    assert ran(diary)[4:] == [f"sum@{V}", f"twice@{V}"]
     again = run(double("twice", numbers(diary), diary=str(diary)))
     assert again.endings == {}
     assert len(ran(diary)) == 6

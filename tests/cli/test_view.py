@@ -49,7 +49,7 @@ def test_a_pipe_gets_one_line_per_change_and_few_of_progress():
             listen(status("counting", done, 100))
         listen(Event("a@dev", "built"))
         listen(Event("b@dev", "failed", "ValueError: no\n  at x.py:1"))
-    lines = [line.split("  ", 1)[1].strip() for line in pipe.getvalue().splitlines()]
+    lines = [line.strip().split("  ", 1)[1] for line in pipe.getvalue().splitlines()]
     assert lines[0] == "a@dev  started, attempt 2"
     assert lines[1] == "a@dev  counting 0/100, 0%"
     assert lines[2].startswith("a@dev  built in ")

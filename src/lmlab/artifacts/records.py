@@ -4,7 +4,6 @@ A record is written once, by put-if-absent, after all files are in place. It nam
 can be moved. Per-file digests stand beside it in `.files.json`, for `verify`.
 """
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +13,11 @@ from lmlab.artifacts.handles import Artifact, Place, build
 from lmlab.core import config
 from lmlab.core.errors import ArtifactError, ConfigError
 from lmlab.core.provenance import Provenance
-from lmlab.storage import Path
+from lmlab.storage import Path, tree
 
 RECORD = ".artifact.json"
 FILES = ".files.json"
 SCHEMA = 1
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -132,89 +130,36 @@ def open_artifact(record: Record, result_type: type[Artifact], folder: Path) -> 
 # -- files -----------------------------------------------------------------------------------------
 
 
-def data_files(folder: Path) -> list[Path]:
-    """The files that make up an artifact: all but the dot-files at its top."""
-    return [path for child in folder.list() if not child.name.startswith(".") for path in _below(child)]
-
-
 def seal(folder: Path) -> Files:
     """Hash an artifact's files, keep the digests in `.files.json`, and return the totals."""
-    listing = digests(folder)
+    listing = tree.digests(folder)
     if listing:
         (folder / FILES).write_bytes(msgspec.json.format(msgspec.json.encode(listing), indent=1))
-    sizes = sum(size for size, _ in listing.values())
-    return Files(len(listing), sizes, tree_sha256(listing))
+    return Files(len(listing), sum(size for size, _ in listing.values()), tree.tree_sha256(listing))
 
 
-def count(folder: Path) -> Files:
+def count(source: Path) -> Files:
     """The totals without reading: for adopted data, which may be terabytes."""
-    files = data_files(folder) if folder.is_dir() else [folder]
+    files = tree.content(source) if source.is_dir() else [source]
     return Files(len(files), sum(path.size() for path in files), None)
-
-
-def digests(folder: Path) -> dict[str, tuple[int, str]]:
-    """Size and sha256 of each file, by its name below the artifact."""
-    return {path.relative_to(folder): _sha256(path) for path in data_files(folder)}
-
-
-def tree_sha256(listing: dict[str, tuple[int, str]]) -> str:
-    """One hash over names, sizes and contents."""
-    lines = [f"{digest} {size} {name}\n" for name, (size, digest) in sorted(listing.items())]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def verify(folder: Path, record: Record) -> list[str]:
     """What differs from the record, a line a file; empty if every byte is as it was committed."""
-    if record.files.tree_sha256 is None:
-        return _verify_adopted(record)
-    found = digests(folder)
-    if tree_sha256(found) == record.files.tree_sha256:
+    then = record.files
+    if then.tree_sha256 is None:
+        now = count(Path(str(record.source)))
+        changed = (now.count, now.bytes) != (then.count, then.bytes)
+        what = f"adopted with {then.count} files, {then.bytes} bytes; now {now.count}, {now.bytes}"
+        return [f"{record.source}: {what}"] if changed else []
+    found = tree.digests(folder)
+    if tree.tree_sha256(found) == then.tree_sha256:
         return []
-    data = (folder / FILES).read_if_present()
     try:
-        recorded = {} if data is None else msgspec.json.decode(data, type=dict[str, tuple[int, str]])
+        data = (folder / FILES).read_if_present() or b"{}"
+        recorded = msgspec.json.decode(data, type=dict[str, tuple[int, str]])
     except msgspec.DecodeError:
         recorded = {}
-    if tree_sha256(recorded) != record.files.tree_sha256:
+    if tree.tree_sha256(recorded) != then.tree_sha256:
         return [f"{FILES}: missing or changed, so the changed file can't be named; the tree's hash differs"]
-    return [
-        f"{name}: {_difference(recorded.get(name), found.get(name))}"
-        for name in sorted(recorded.keys() | found.keys())
-        if recorded.get(name) != found.get(name)
-    ]
-
-
-def _verify_adopted(record: Record) -> list[str]:
-    now = count(Path(str(record.source)))
-    if (now.count, now.bytes) == (record.files.count, record.files.bytes):
-        return []
-    then = record.files
-    return [
-        f"{record.source}: adopted with {then.count} files, {then.bytes} bytes; now {now.count}, {now.bytes}"
-    ]
-
-
-def _difference(recorded: tuple[int, str] | None, found: tuple[int, str] | None) -> str:
-    if recorded is None:
-        return "is not part of the artifact"
-    if found is None:
-        return "is missing"
-    if recorded[0] != found[0]:
-        return f"has {found[0]} bytes instead of {recorded[0]}"
-    return f"has other content (sha256 {found[1][:12]} instead of {recorded[1][:12]})"
-
-
-def _below(child: Path) -> list[Path]:
-    return child.walk() if child.is_dir() else [child]
-
-
-def _sha256(path: Path) -> tuple[int, str]:
-    if not path.is_local:
-        data = path.read_bytes()
-        return len(data), hashlib.sha256(data).hexdigest()
-    hasher, size = hashlib.sha256(), 0
-    with path.local.open("rb") as file:
-        while block := file.read(_BLOCK):
-            hasher.update(block)
-            size += len(block)
-    return size, hasher.hexdigest()
+    return tree.differences(recorded, found)

@@ -1,5 +1,6 @@
 """`lmlab serve` and `lmlab chat`: a model's folder or address, handed to the serving package."""
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path as LocalPath
@@ -28,6 +29,8 @@ class ServeFlags:
     """The model's name in the API; by default its folder's or artifact's."""
     root: str | None = None
     """Where artifacts live."""
+    json: bool = False
+    """Print JSON, an object a line."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class ChatFlags:
     """The same seed gives the same answers."""
     root: str | None = None
     """Where artifacts live."""
+    json: bool = False
+    """Print JSON, an object a line."""
 
 
 def serve(flags: ServeFlags, _fields: list[str]) -> int:
@@ -57,7 +62,7 @@ def serve(flags: ServeFlags, _fields: list[str]) -> int:
 
     commands.serve(
         folder,
-        say=_say,
+        say=_say_json if flags.json else _say,
         name=flags.name or name,
         host=flags.host,
         port=flags.port,
@@ -73,9 +78,9 @@ def chat(flags: ChatFlags, _fields: list[str]) -> int:
 
     commands.chat(
         folder,
-        say=_say,
+        say=_say_json if flags.json else _say,
         ask=input,
-        write=_write,
+        write=None if flags.json else _write,
         prompt=flags.prompt,
         max_tokens=flags.max_tokens,
         temperature=flags.temperature,
@@ -98,6 +103,10 @@ def _model(given: str, root: str | None) -> tuple[LocalPath, str]:
 
 def _say(line: str) -> None:
     print(line, flush=True)
+
+
+def _say_json(line: str) -> None:
+    print(json.dumps({"text": line}), flush=True)
 
 
 def _write(piece: str) -> None:
