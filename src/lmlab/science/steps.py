@@ -81,7 +81,7 @@ def file_bet(
     *,
     metric: str = "holdout/macro_bpb",
     floor: Floor | None = None,
-    scatter: Scatter | None = Scatter(),  # noqa: B008 - frozen
+    scatter: Scatter | None = Scatter(),
     level: float = 0.9,
 ) -> Filed:
     """Fit the ladder's rungs and file a prediction for `run` (`name` or `name@version`), before it starts.
