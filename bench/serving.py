@@ -39,10 +39,8 @@ def main() -> None:
         dense = _export(Dense.sized(HIDDEN, vocab=VOCAB), Path(place), "dense")
         for figure in _measure(grug, "grug"):
             show(figure)
-        ours = _measure(dense, "dense")
-        peer = _transformers(dense)
-        for figure in ours:
-            show(_against(figure, peer))
+        for figure in _compared(_measure(dense, "dense"), dense):
+            show(figure)
 
 
 def _measure(folder: Path, label: str) -> list[dict[str, Any]]:
@@ -62,10 +60,12 @@ def _measure(folder: Path, label: str) -> list[dict[str, Any]]:
     ]
 
 
-def _complete(client: httpx.Client, seed: int) -> None:
+def _complete(client: httpx.Client, seed: int) -> list[int]:
+    """The token ids of one greedy answer."""
     body = {"prompt": PROMPT, "max_tokens": NEW_TOKENS, "temperature": 0, "ignore_eos": True, "seed": seed}
-    answer = client.post("/v1/completions", json=body).raise_for_status().json()
+    answer = client.post("/v1/completions", json=body | {"return_token_ids": True}).raise_for_status().json()
     assert answer["usage"]["completion_tokens"] == NEW_TOKENS
+    return answer["choices"][0]["token_ids"]
 
 
 def _first_token(client: httpx.Client) -> None:
@@ -74,33 +74,43 @@ def _first_token(client: httpx.Client) -> None:
         next(response.iter_lines())
 
 
-def _transformers(folder: Path) -> dict[str, float]:
-    """The same greedy work by `transformers`; empty without torch."""
+def _compared(figures: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """The figures beside those of `transformers` on the same greedy work; as they are without torch."""
     try:
         import torch
         from transformers import AutoModelForCausalLM
     except ImportError:
-        return {}
+        return figures
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
-    def generate(rows: int, new: int = NEW_TOKENS) -> None:
+    def generate(rows: int, new: int = NEW_TOKENS) -> list[int]:
         ids = torch.tensor([PROMPT] * rows)
-        made = model.generate(ids, do_sample=False, min_new_tokens=new, max_new_tokens=new, pad_token_id=0)
-        assert made.shape == (rows, len(PROMPT) + new)
+        made = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            min_new_tokens=new,
+            max_new_tokens=new,
+            pad_token_id=0,
+        )
+        return made[0, len(PROMPT) :].tolist()
 
-    return {
+    with running(folder, "dense") as client:
+        is_same = _complete(client, 0) == generate(1)
+    seconds = {
         "1 stream": NEW_TOKENS / _median(lambda: generate(1)),
         f"{STREAMS} streams": STREAMS * NEW_TOKENS / _median(lambda: generate(STREAMS)),
         "first token": 1000 * _median(lambda: generate(1, new=1)),
     }
+    return [_against(figure, seconds, is_same) for figure in figures]
 
 
-def _against(figure: dict[str, Any], peer: dict[str, float]) -> dict[str, Any]:
+def _against(figure: dict[str, Any], peer: dict[str, float], is_same: bool) -> dict[str, Any]:
     value = next((value for name, value in peer.items() if name in figure["name"]), None)
     if value is None:
         return figure
     ratio = figure["ours"] / value if figure["better"] == "higher" else value / figure["ours"]
-    return figure | {"peer": value, "peer_name": "transformers", "ratio": ratio}
+    return figure | {"peer": value, "peer_name": "transformers", "ratio": ratio, "same_work": is_same}
 
 
 def _figure(name: str, ours: float, unit: str, better: str) -> dict[str, Any]:

@@ -31,29 +31,30 @@ def running(model: Path, name: str) -> Iterator["httpx.Client"]:
     import httpx
 
     check_folder(model)
-    with tempfile.TemporaryFile() as errors, listen("127.0.0.1", 0) as listener:
+    with tempfile.TemporaryFile() as output, listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        child = _start(model, name, listener.fileno(), errors)
+        child = _start(model, name, listener.fileno(), output)
         # Only the child holds the port now: when it dies, waiting requests fail instead of hanging.
         listener.close()
         try:
             with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_LIMIT_S) as client:
-                _wait_for(client, child, errors)
+                _wait_for(client, child, output)
                 yield client
         finally:
             process.kill_group(child)
 
 
-def _start(model: Path, name: str, descriptor: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start(model: Path, name: str, descriptor: int, output: IO[bytes]) -> subprocess.Popen[bytes]:
     return process.start(
         [sys.executable, "-m", "lmlab.serving.child", str(os.getpid()), str(descriptor), name, model],
         env=environ.child_environment(),
         pass_fds=(descriptor,),
-        stderr=errors,
+        stdout=output,
+        stderr=output,
     )
 
 
-def _wait_for(client: "httpx.Client", child: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
+def _wait_for(client: "httpx.Client", child: subprocess.Popen[bytes], output: IO[bytes]) -> None:
     """The port is open from the start, so one request waits until the model is loaded."""
     import httpx
 
@@ -63,8 +64,8 @@ def _wait_for(client: "httpx.Client", child: subprocess.Popen[bytes], errors: IO
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(timeout=LAST_WORDS_S)  # it lost its port first, and its words come after
         process.kill_group(child, grace_s=0)
-        errors.seek(0)
-        said = errors.read().decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        output.seek(0)
+        said = output.read().decode(errors="replace").strip().splitlines() or ["it said nothing"]
         raise StepFailed(
             f"the server did not come up (exit code {child.returncode}, {type(error).__name__}): {said[-1]}"
         ) from error

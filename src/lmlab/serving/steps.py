@@ -48,6 +48,9 @@ def sample(
     out.status("starting the server")
     with running(model.path.local, model.address) as client:
         _check_listed(client, model.address)
+        for prompt in prompts:
+            # Compiles what a prompt of this length needs, so that the timings show the model at work.
+            _whole(client, {"prompt": prompt, "max_tokens": 1})
         for number, prompt in enumerate(prompts):
             out.status("sampling", number, len(prompts))
             body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": temperature, "seed": seed}
