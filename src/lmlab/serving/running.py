@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -23,7 +23,7 @@ LAST_WORDS_S = 10.0
 
 
 @contextmanager
-def running(model: Path, name: str) -> Iterator["httpx.Client"]:
+def running(model: Path, name: str) -> Generator["httpx.Client"]:
     """Serve a model folder on a free loopback port; the server and its whole group are gone afterwards.
 
     Raises StepFailed with the server's last words if it doesn't come up.
