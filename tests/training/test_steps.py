@@ -4,16 +4,25 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from pydoc_data.topics import topics
 
+import numpy as np
 import pytest
 
 from lmlab.artifacts import Artifact, Out
 from lmlab.core.errors import ConfigError
 from lmlab.models.config import Dense, Grug
-from lmlab.training.recipe import AdamW, MuonH, Run
-from lmlab.training.steps import Ladder, Trained, ladder, rungs_of, train
+from lmlab.models.hf import load_folder
+from lmlab.storage import Path as StoragePath
+from lmlab.tokens.steps import Tokenizer
+from lmlab.tokens.tokenizer import save_tokenizer
+from lmlab.tokens.train import train_bpe
+from lmlab.training.checkpoint import load_final
+from lmlab.training.optim import flatten
+from lmlab.training.recipe import AdamW, Mix, MuonH, Run
+from lmlab.training.steps import Ladder, Trained, export, ladder, rungs_of, train
 
 Recipe = Callable[..., Run]
 
@@ -56,6 +65,29 @@ def test_a_ladder_trains_each_width_once_and_resumes_between_rungs(recipe: Recip
     assert [(rung.hidden, rung.tokens) for rung in found.rungs] == [(32, 2 * 128), (64, 4 * 128)]
     assert found.rungs[0].flops < found.rungs[1].flops
     assert all(rung.holdout_macro_bpb > 0 for rung in found.rungs)
+
+
+def test_an_exported_model_is_the_trained_one(
+    recipe: Recipe, write: Callable[..., Artifact], tmp_path: Path
+) -> None:
+    tokenizer = train_bpe(iter([text for _, text in sorted(topics.items())][:3]), 300)
+    folder = StoragePath(tmp_path / "tokenizer")
+    save_tokenizer(tokenizer, folder)
+    text = [int(i) for i in tokenizer.encode("a b c d e " * 30).ids]
+    store = write("text", {"up": [text] * 3}, vocab=300)
+    run = recipe(model=Dense.sized(32, vocab=300), data=Mix({store: 1.0}), validation=None, steps=2)
+    result = train.body(Out.at(tmp_path / "run"), run)
+    trained = Trained.at(
+        tmp_path / "run", name="runs/test", **{f.name: getattr(result, f.name) for f in fields(Trained)}
+    )
+    assert trained.holdout_macro_bpb is None
+    made = export.body(Out.at(tmp_path / "hf"), trained, Tokenizer.at(folder, vocab=300, eos_id=0))
+    assert made.architecture == "LlamaForCausalLM"
+    assert made.params == run.model.param_count()
+    loaded = load_folder(tmp_path / "hf")
+    _, params = load_final(tmp_path / "run")
+    for path, array in flatten(params).items():
+        assert np.array_equal(flatten(loaded[1])[path], array), path
 
 
 def test_rungs_keep_the_architecture_and_scale_the_rates(recipe: Recipe) -> None:
