@@ -195,6 +195,6 @@ def test_the_sized_rates_follow_the_fit_and_stay_in_bounds() -> None:
     fitted = 0.06602 * 1e12**-0.395 * 2560**-0.15 * math.sqrt(2**22)
     assert large.adam_lr == pytest.approx(fitted)
     assert large.lr == pytest.approx(13 / 3 * fitted)
-    tiny = MuonH.sized(64, 50_000, 4096)
-    assert 0 < tiny.lr <= 0.05
-    assert tiny.beta2 == 0.95
+    tiny = MuonH.sized(128, 120 * 4096, 4096)
+    assert (tiny.lr, tiny.adam_lr, tiny.beta2) == (pytest.approx(8 / 120), 0.1, 0.95)
+    assert MuonH.sized(64, 4096, 4096, momentum=0.9).momentum == 0.9

@@ -156,13 +156,12 @@ def _rung(run: Run, hidden: int, steps: int) -> Run:
     smaller = replace(run, model=model, steps=steps, validation_every=None)
     if not isinstance(run.optimizer, MuonH):
         return smaller
-    # The rates follow the fit of marin#5951 relative to the run, whose rates may be tuned by hand.
+    # Rates relative to what `sized` gives the run, which may have been tuned by hand from there.
     here, there = (MuonH.sized(r.model.hidden, r.tokens, r.tokens_per_step) for r in (smaller, run))
-    ratio = here.adam_lr / there.adam_lr
     scaled = replace(
         run.optimizer,
-        lr=min(run.optimizer.lr * ratio, 0.1),
-        adam_lr=min(run.optimizer.adam_lr * ratio, 0.05),
+        lr=min(run.optimizer.lr * here.lr / there.lr, 0.1),
+        adam_lr=min(run.optimizer.adam_lr * here.adam_lr / there.adam_lr, 0.1),
         beta2=here.beta2,
     )
     return replace(smaller, optimizer=scaled)
