@@ -10,7 +10,7 @@ PROJECT = Path(__file__).parents[1]
 EXPERIMENT = PROJECT / "experiments" / "quickstart.py"
 VERSION = "2026.11.30"
 SMALL = (
-    *("--source", "stdlib", "--vocab", "1024", "--hidden", "64", "--seq", "64", "--batch", "4"),
+    *("--source", "stdlib", "--hidden", "64", "--seq", "64", "--batch", "4"),
     *("--steps", "20", "--rungs", "32", "64", "96"),
 )
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         Out as Out,
         RunOnly as RunOnly,
         adopt as adopt,
+        built as built,
         step as step,
     )
     from lmlab.cli.experiment import experiment as experiment
@@ -47,6 +48,7 @@ NAMES = {
     "RunOnly": "artifacts",
     "Schedule": "training.recipe",
     "adopt": "artifacts",
+    "built": "artifacts",
     "call_bet": "science.steps",
     "curate": "corpus.steps",
     "evaluate": "evals.steps",

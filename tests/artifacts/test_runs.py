@@ -26,7 +26,7 @@ from sample_steps import (
     wrong_type,
 )
 
-from lmlab.artifacts import Artifact, adopt, claims, history, records
+from lmlab.artifacts import Artifact, adopt, built, claims, history, records
 from lmlab.artifacts.plan import State
 from lmlab.artifacts.runner import Options, execute
 from lmlab.core.errors import ArtifactError, ConfigError, StorageError
@@ -419,3 +419,17 @@ def test_a_full_disk_fails_the_step_with_exit_code_3_and_a_rerun_with_room_build
         assert execute(planned(fill("big", size_bytes=500), where=root), root).exit_code == 0
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_what_another_experiment_built_is_an_input_and_is_never_rebuilt(run, planned, diary):
+    run(number("n/1", 21, diary=str(diary)))
+    reference = built(f"n/1@{V}", Number)
+    assert planned(reference).items[f"n/1@{V}"].drift == ()
+    report = run(double("twice", reference, diary=str(diary)))
+    assert report.record(f"twice@{V}").result == {"type": "Number", "value": 42}
+    assert ran(diary) == [f"n/1@{V}", f"twice@{V}"]
+
+
+def test_a_reference_to_what_is_not_built_is_refused_while_planning(planned):
+    with pytest.raises(ArtifactError, match=r"n/1@2026.12.01 is not built below .* Run the experiment"):
+        planned(double("twice", built(f"n/1@{V}", Number)))

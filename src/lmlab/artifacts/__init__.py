@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING
 from lmlab.core.lazy import exports
 
 if TYPE_CHECKING:
-    from lmlab.artifacts.calls import Out as Out, RunOnly as RunOnly, adopt as adopt, step as step
+    from lmlab.artifacts.calls import (
+        Out as Out,
+        RunOnly as RunOnly,
+        adopt as adopt,
+        built as built,
+        step as step,
+    )
     from lmlab.artifacts.handles import Artifact as Artifact, Part as Part
 
 __getattr__, __dir__, __all__ = exports(
@@ -16,6 +22,7 @@ __getattr__, __dir__, __all__ = exports(
         "Part": ".handles",
         "RunOnly": ".calls",
         "adopt": ".calls",
+        "built": ".calls",
         "step": ".calls",
     },
 )

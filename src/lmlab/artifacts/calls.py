@@ -97,6 +97,8 @@ class Call:
     pinned: str | None = None
     source: str | None = None
     """Where adopted data lies; None for a step's own output."""
+    is_reference: bool = False
+    """Whether another experiment makes it, so that its recipe is not known here."""
 
 
 class Step(Generic[P, A]):
@@ -226,7 +228,24 @@ def adopt(name: str, source: str, result: A | None = None, config: Any = None) -
     return cast(A, handle(call))
 
 
+def built(name: str, kind: type[A] = Artifact) -> A:
+    """What another experiment built, as an input: `name@version`, read as `kind`, never rebuilt from here.
+
+    >>> built("runs/demo@2026.12.01")
+    <runs/demo@2026.12.01>
+    """
+    bare, version = _split(name)
+    return cast(A, handle(Call(_BUILT, bare, version, {}, kind, is_reference=True)))
+
+
+def _built(out: Out) -> Artifact:
+    raise ArtifactError(
+        f"{out.address} is not built, and this experiment does not say how. Run the one that makes it."
+    )
+
+
 _ADOPT = Step(_adopt, inline=True, resumes=False)
+_BUILT = Step(_built, inline=True, resumes=False)
 
 
 def _split(name: str) -> tuple[str, str | None]:

@@ -74,7 +74,7 @@ def make_plan(graph: Graph, root: Path | None, force: Collection[str] = ()) -> P
 
 def reason_to_rebuild(node: Node, record: Record, epochs: Mapping[str, str]) -> str | None:
     """Why a `dev` artifact is out of date, given its inputs' epochs; None if it is current or fixed."""
-    if not node.is_mutable:
+    if not node.is_mutable or node.call.is_reference:
         return None
     changes = node.recipe.drift(record.config)
     if changes:
@@ -124,7 +124,13 @@ def _read_needed(graph: Graph, root: Path) -> dict[str, Record | None]:
 def _judge(
     node: Node, record: Record | None, judged: Mapping[str, Item], root: Path, *, forced: bool
 ) -> Item:
-    drift = tuple(node.recipe.drift(record.config)) if record else ()
+    if record is None and node.call.is_reference:
+        raise ArtifactError(
+            f"{node.address} is not built below {root}, and this experiment does not say how. "
+            "Run the experiment that makes it, or name another version."
+        )
+    known = record is not None and not node.call.is_reference
+    drift = tuple(node.recipe.drift(record.config)) if record and known else ()
     _check_pin(node, record, drift)
     if record is None:
         return Item(node, State.BUILD, _why_missing(node.folder(root)))

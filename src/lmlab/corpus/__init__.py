@@ -6,7 +6,10 @@ from lmlab.core.lazy import exports
 
 if TYPE_CHECKING:
     from lmlab.corpus.config import Decontamination as Decontamination, Fuzzy as Fuzzy, Holdout as Holdout
-    from lmlab.corpus.filtering import filter_documents as filter_documents
+    from lmlab.corpus.filtering import (
+        filter_documents as filter_documents,
+        write_documents as write_documents,
+    )
     from lmlab.corpus.registry import (
         Slice as Slice,
         Source as Source,
@@ -37,5 +40,6 @@ __getattr__, __dir__, __all__ = exports(
         "fetch": ".steps",
         "filter_documents": ".filtering",
         "quickstart_sources": ".registry",
+        "write_documents": ".filtering",
     },
 )

@@ -1,19 +1,24 @@
-"""Your own rule for documents, between `extract` and `curate`: what it rejects is kept beside the rest."""
+"""Your own texts as documents, and your own rule for them; what a rule rejects is kept beside the rest."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
+from lmlab.core.config import Json, canonical
+from lmlab.core.errors import InputError
 from lmlab.corpus.schema import (
     DOCUMENTS,
     REJECTED,
     Stage,
+    document_id,
     earlier_stages,
     kind_of,
+    part_name,
     parts_of,
+    sorted_by_id,
     text_sizes,
     write_stages,
 )
@@ -22,6 +27,25 @@ from lmlab.dataflow.files import read_parquet, write_parquet
 from lmlab.storage import Path
 
 Fault = Callable[[str, dict[str, Any]], str]
+
+
+def write_documents(out: Path, domain: str, texts: Iterable[tuple[str, str]], **meta: Json) -> Stage:
+    """Write (source_id, text) pairs as documents of one domain; `meta` says more, such as their license.
+
+    Raises InputError if there is no text: a domain without documents can't be trained on or scored.
+    """
+    meta = {"domain": domain, "language": None, **meta}
+    rows = [
+        (document_id(text), text, source_id, canonical(meta)) for source_id, text in texts if text.strip()
+    ]
+    if not rows:
+        raise InputError(f"There is no text for the domain {domain!r}. Give at least one document.")
+    columns = dict(zip(DOCUMENTS.names, map(list, zip(*rows, strict=True)), strict=True))
+    table = sorted_by_id(pa.table(columns, schema=DOCUMENTS))
+    write_parquet(out / part_name(0, 1), table)
+    counted = Stage("write").take(text_sizes(table))
+    write_stages(out, [counted.row()])
+    return counted
 
 
 def filter_documents(documents: Path, out: Path, stage: str, fault: Fault) -> Stage:
