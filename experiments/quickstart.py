@@ -62,7 +62,7 @@ def build(config: Config = Config()) -> lab.Artifact:
 
     scores = lab.evaluate("evals/quickstart", grug, heldout, corpus["holdout"], (dense,)).on(both_cores)
     exported = lab.export("models/quickstart", grug, tokenizer)
-    prompts = ("The President of the United States", "def __init__(self, ", "All human beings are born ")
+    prompts = ("The President of the United States", "    def __init__(self", "All human beings are born free")
     samples = lab.sample("samples/quickstart", exported, prompts)
     return lab.report(
         "reports/quickstart",

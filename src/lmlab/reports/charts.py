@@ -76,7 +76,12 @@ def domains(facts: Facts) -> Figure:
     spans = [
         {"domain": d.domain, "low": min(d.bpb.values()), "high": max(d.bpb.values())} for d in scores.domains
     ]
-    y = alt.Y("domain:N", sort=order, title=None, axis=alt.Axis(grid=False, domain=False, ticks=False))
+    y = alt.Y(
+        "domain:N",
+        sort=order,
+        title=None,
+        axis=alt.Axis(grid=False, domain=False, ticks=False, minExtent=112),
+    )
 
     def draw(width: int) -> alt.TopLevelMixin:
         span = (
