@@ -128,9 +128,9 @@ class MuonH:
 
         The rates are the fit of marin#5951 (R² .996 over Grug runs of billions of tokens), but in a short run
         at least what lets parameters arrive: a gain moves by up to `adam_lr` a step and has to grow from 1 to
-        about 5 before logits of fixed-norm weights are sharp (128 wide, 120 steps, the quick start's text: .02
-        gives 2.46 bits per byte, .05 2.29, .12 2.27, and the fit would be .009), and a matrix turns by `lr`
-        a step. The second moment looks back over at most a tenth of the run.
+        about 5 before logits of fixed-norm weights are sharp, and a matrix turns by `lr` a step. Where the
+        fit says .009 (128 wide, 120 steps of the quick start), .02 gives 2.46 bits per byte, .12 gives 2.27.
+        The second moment looks back over at most a tenth of the run.
         """
         _check_positive(hidden=hidden, tokens=tokens, tokens_per_batch=tokens_per_batch)
         steps = max(1, tokens // tokens_per_batch)
