@@ -274,12 +274,12 @@ class Grug:
         """Parameters that one token touches: `top_k` of the experts, and all else."""
         return self._count(self.top_k)
 
-    def _count(self, experts: int) -> int:
+    def _count(self, used: int) -> int:
         width, kv_width = self.heads * self.head_width, self.kv_heads * self.head_width
         norm = self.hidden + 2 * self.hidden * (self.norm_gate_rank or 0)
         attention = self.hidden * (2 * width + 2 * kv_width + (self.heads if self.head_gate else 0))
         router = (self.hidden + 1) * self.experts
-        mlp = 3 * self.hidden * (experts * self.expert_width + (self.shared_width or 0))
+        mlp = 3 * self.hidden * (used * self.expert_width + (self.shared_width or 0))
         block = 2 * norm + attention + router + mlp
         return self.layers * block + 2 * norm + 2 * self.vocab * self.hidden
 
@@ -303,7 +303,7 @@ def _heads(hidden: int) -> tuple[int, int]:
     return heads, max(k for k in range(1, heads + 1) if heads % k == 0 and (k <= heads / 4 or k == 1))
 
 
-def _round_up(value: float, multiple: int) -> int:
+def _round_up(value: int | float, multiple: int) -> int:
     return max(multiple, math.ceil(value / multiple) * multiple)
 
 

@@ -1,7 +1,7 @@
 """Dense: a Llama- or Qwen3-like decoder, whole: x += attention(RMS(x)); x += swiglu(RMS(x))."""
 
-import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from lmlab.models.attention import attend
@@ -10,14 +10,15 @@ from lmlab.models.layers import (
     Cache,
     Context,
     Held,
+    Normal,
     Output,
     Params,
     dot,
+    draw,
     extended,
     rms,
     rope,
     swiglu,
-    truncated_normal,
     walk_layers,
 )
 
@@ -27,13 +28,12 @@ def init(config: Dense, key: Array) -> Params:
     count, hidden = config.layers, config.hidden
     width, kv_width = config.heads * config.head_width, config.kv_heads * config.head_width
     writes = 0.02 / (2 * count) ** 0.5
-    keys = iter(jax.random.split(key, 16))
 
-    def matrix(*shape: int, std: float = 0.02) -> Array:
-        return truncated_normal(next(keys), shape, std)
+    def matrix(*shape: int, std: float = 0.02) -> Normal:
+        return Normal(shape, std)
 
-    def ones(*shape: int) -> Array:
-        return jnp.ones(shape, jnp.float32)
+    def ones(*shape: int) -> np.ndarray:
+        return np.ones(shape, np.float32)
 
     attention: Params = {
         "q": matrix(count, hidden, width),
@@ -43,7 +43,7 @@ def init(config: Dense, key: Array) -> Params:
     }
     if config.biases:
         widths = {"q": width, "k": kv_width, "v": kv_width, "out": hidden}
-        attention |= {f"{name}_bias": jnp.zeros((count, size)) for name, size in widths.items()}
+        attention |= {f"{name}_bias": np.zeros((count, size), np.float32) for name, size in widths.items()}
     if config.qk_norm:
         attention |= {"q_norm": ones(count, config.head_width), "k_norm": ones(count, config.head_width)}
     mlp = {
@@ -57,7 +57,7 @@ def init(config: Dense, key: Array) -> Params:
         "layers": {"attention": attention, "mlp": mlp, **norms},
         "final_norm": ones(hidden),
     }
-    return params if config.tied else {**params, "head": matrix(hidden, config.vocab)}
+    return draw(params if config.tied else {**params, "head": matrix(hidden, config.vocab)}, key)
 
 
 def forward(

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
@@ -19,16 +20,17 @@ from lmlab.models.layers import (
     Cache,
     Context,
     Held,
+    Normal,
     Output,
     Params,
     RouterStats,
     dot,
+    draw,
     extended,
     rms,
     rope,
     share_heads,
     swiglu,
-    truncated_normal,
     walk_layers,
 )
 
@@ -37,10 +39,9 @@ def init(config: Grug, key: Array) -> Params:
     """Truncated normal matrices (std 0.5 / sqrt(hidden)), unit norm weights, zero head gates and biases."""
     std, count, hidden = 0.5 / config.hidden**0.5, config.layers, config.hidden
     width, kv_width = config.heads * config.head_width, config.kv_heads * config.head_width
-    keys = iter(jax.random.split(key, 32))
 
-    def matrix(*shape: int) -> Array:
-        return truncated_normal(next(keys), shape, std)
+    def matrix(*shape: int) -> Normal:
+        return Normal(shape, std)
 
     def norm(*stack: int) -> Params:
         gate = (
@@ -51,7 +52,7 @@ def init(config: Grug, key: Array) -> Params:
                 "up": matrix(*stack, config.norm_gate_rank, hidden),
             }
         )
-        return {"weight": jnp.ones((*stack, hidden), jnp.float32), **gate}
+        return {"weight": np.ones((*stack, hidden), np.float32), **gate}
 
     def swiglu(*stack: int, inner: int) -> Params:
         return {
@@ -73,16 +74,17 @@ def init(config: Grug, key: Array) -> Params:
         "experts": swiglu(count, config.experts, inner=config.expert_width),
     }
     if config.head_gate:
-        layers["attention"]["head_gate"] = jnp.zeros((count, hidden, config.heads), jnp.float32)
+        layers["attention"]["head_gate"] = np.zeros((count, hidden, config.heads), np.float32)
     if config.shared_width is not None:
         layers["shared"] = swiglu(count, inner=config.shared_width)
-    return {
+    params = {
         "embed": {"weight": matrix(config.vocab, hidden), "norm": norm()},
         "layers": layers,
         "final_norm": norm(),
         "head": matrix(hidden, config.vocab),
-        "router_bias": jnp.zeros((count, config.experts), jnp.float32),
+        "router_bias": np.zeros((count, config.experts), np.float32),
     }
+    return draw(params, key)
 
 
 def forward(
