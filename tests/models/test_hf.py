@@ -155,7 +155,7 @@ def test_transformers_computes_the_same_logits_and_loss(changes, tokenizer, tmp_
     tokens = jax.random.randint(KEY, (2, 40), 0, model.vocab)
     ours = logits(params, model, run(params, model, tokens).hidden)
     with torch.no_grad():
-        ids = torch.tensor(np.array(tokens))
+        ids = torch.tensor(np.array(tokens, np.int64))
         out = theirs(ids, labels=ids)
     np.testing.assert_allclose(ours, out.logits.numpy(), atol=1e-4)
     batch = Batch(tokens, jnp.roll(tokens, -1, 1), jnp.ones((2, 40)).at[:, -1].set(0), None)
