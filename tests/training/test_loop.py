@@ -177,7 +177,7 @@ def test_a_broken_newest_checkpoint_is_passed_over_with_a_warning(
     largest_file(tmp_path / "run" / "checkpoints" / "00000010" / "weights").unlink()
     with caplog.at_level(logging.WARNING):
         resumed = fit(run, tmp_path / "run")
-    assert "00000010 can't be read: weights is damaged" in caplog.text
+    assert "00000010 can't be read: weights/" in caplog.text
     assert timeless(resumed) == timeless(whole)
     assert rows(tmp_path / "run") == rows(tmp_path / "whole")
 
