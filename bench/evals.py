@@ -18,7 +18,7 @@ import numpy as np
 from lmlab.evals.bpb import model_score, score_source
 from lmlab.evals.ngrams import train_ngrams
 from lmlab.models.config import Grug
-from lmlab.models.forward import init_params
+from lmlab.models.decoder import init_params
 from lmlab.storage import Path
 from lmlab.tokens.store import Source, StoreWriter, open_store
 

@@ -20,7 +20,7 @@ import jax
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from lmlab.models.config import Dense, Grug, Model
-from lmlab.models.forward import init_params
+from lmlab.models.decoder import init_params
 from lmlab.models.hf import export_folder
 from lmlab.serving.running import running
 

@@ -50,7 +50,7 @@ def build(config: Config = Config()) -> lab.Artifact:
         seq=config.seq,
         steps=config.steps,
         validation=heldout,
-        validation_every=max(1, config.steps // 10),
+        validation_every=max(1, config.steps // 6),
         checkpoint_every_steps=max(1, config.steps // 10),
     )
     both_cores = lab.Resources(cpu=2)
@@ -62,7 +62,11 @@ def build(config: Config = Config()) -> lab.Artifact:
 
     scores = lab.evaluate("evals/quickstart", grug, heldout, corpus["holdout"], (dense,)).on(both_cores)
     exported = lab.export("models/quickstart", grug, tokenizer)
-    prompts = ("The President of the United States", "    def __init__(self", "All human beings are born free")
+    prompts = (
+        "The President of the United States",
+        "    def __init__(self",
+        "All human beings are born free",
+    )
     samples = lab.sample("samples/quickstart", exported, prompts)
     return lab.report(
         "reports/quickstart",
@@ -79,7 +83,7 @@ def build(config: Config = Config()) -> lab.Artifact:
 def dense_baseline(run: lab.Run) -> lab.Run:
     """A Llama-style model on the same text, at a quarter of the main model's training FLOPs."""
     model = lab.Dense.sized(run.model.hidden, vocab=run.model.vocab)
-    same = replace(run, model=model, optimizer=lab.AdamW(lr=2e-3))
+    same = replace(run, model=model, optimizer=lab.AdamW(lr=3e-3))
     return replace(same, steps=max(1, round(run.steps * run.flops / same.flops / 4)))
 
 

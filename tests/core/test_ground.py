@@ -2,6 +2,7 @@
 
 import doctest
 import pickle
+import pkgutil
 from importlib import import_module
 
 import pytest
@@ -65,3 +66,12 @@ def test_a_rank_above_zero_is_seen(monkeypatch):
     assert environ.rank() is None
     monkeypatch.setenv("SLURM_PROCID", "3")
     assert environ.rank() == ("SLURM_PROCID", 3)
+
+
+@pytest.mark.parametrize(
+    "package", sorted(pkgutil.iter_modules(lmlab.__path__), key=lambda found: found.name)
+)
+def test_no_public_name_of_a_package_is_hidden_by_a_module_of_that_name(package):
+    loaded = import_module(f"lmlab.{package.name}")
+    modules = {found.name for found in pkgutil.iter_modules(loaded.__path__)}
+    assert not modules & set(getattr(loaded, "__all__", ()))

@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from lmlab.evals.bpb import best_fit, lay_out, model_score, score_source, windows_of
 from lmlab.models import init_params, logits
 from lmlab.models.config import Dense, Grug, Model
-from lmlab.models.forward import forward
+from lmlab.models.decoder import forward
 from lmlab.storage import Path
 from lmlab.tokens.store import Source, StoreWriter, open_store
 

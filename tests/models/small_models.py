@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from lmlab.models.config import Dense, Grug
-from lmlab.models.forward import forward
+from lmlab.models.decoder import forward
 
 QUICK = {"xla_backend_optimization_level": 1}  # compiles twice as fast, computes the same
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from small_models import noisy, run, small_grug
 
+from lmlab.models.decoder import init_params
 from lmlab.models.experts import Routing, assign, capacity_of, kth_largest, route, run_experts
-from lmlab.models.forward import init_params
 from lmlab.models.grug import apply_pending, router_bias_update
 from lmlab.models.layers import RouterStats
 

@@ -9,7 +9,7 @@ from small_models import noisy, run, small_dense, small_grug
 from lmlab.core.errors import ConfigError
 from lmlab.models.cache import init_cache
 from lmlab.models.config import Experts
-from lmlab.models.forward import forward, init_params, logits
+from lmlab.models.decoder import forward, init_params, logits
 
 KEY = jax.random.key(3)
 SEQ = 150  # two blocks of queries, the second one not full

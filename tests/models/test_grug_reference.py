@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from small_models import noisy, run, small_grug
 
-from lmlab.models.forward import init_params
+from lmlab.models.decoder import init_params
 
 
 def sigmoid(x):

@@ -10,7 +10,7 @@ import safetensors.numpy
 from small_models import noisy, run, small_dense, small_grug
 
 from lmlab.core.errors import ArtifactError, ConfigError
-from lmlab.models.forward import init_params, logits
+from lmlab.models.decoder import init_params, logits
 from lmlab.models.hf import eos_ids, export_folder, load_folder, verify_folder
 from lmlab.models.loss import Batch, token_losses
 

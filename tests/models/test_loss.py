@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from small_models import QUICK, noisy, small_dense
 
-from lmlab.models.forward import forward, init_params, logits
+from lmlab.models.decoder import forward, init_params, logits
 from lmlab.models.loss import Batch, bits_per_byte, cross_entropy, mean_loss, token_losses
 
 KEY = jax.random.key(5)

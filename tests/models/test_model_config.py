@@ -7,7 +7,7 @@ from small_models import small_dense, small_grug
 from lmlab.core.config import decode, encode
 from lmlab.core.errors import ConfigError
 from lmlab.models.config import Dense, Experts, Grug, LayerPlan
-from lmlab.models.forward import init_params
+from lmlab.models.decoder import init_params
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from lmlab.models import hf
 from lmlab.models.config import Dense, Grug
-from lmlab.models.forward import init_params
+from lmlab.models.decoder import init_params
 from lmlab.serving.app import build_app
 from lmlab.serving.commands import listen
 from lmlab.serving.engine import Engine

@@ -11,7 +11,7 @@ import pytest
 from lmlab.core.errors import ConfigError
 from lmlab.models import hf
 from lmlab.models.config import Experts, Grug
-from lmlab.models.forward import forward, logits
+from lmlab.models.decoder import forward, logits
 from lmlab.serving.engine import Engine
 from lmlab.serving.programs import FIRST_LENGTH, LONGEST_CHUNK
 from lmlab.serving.protocol import ApiError, Sampling

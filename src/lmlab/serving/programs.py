@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from lmlab.core import environ
 from lmlab.models.cache import init_cache
 from lmlab.models.config import Model
-from lmlab.models.forward import forward, logits
+from lmlab.models.decoder import forward, logits
 from lmlab.models.layers import Cache, Params
 from lmlab.serving.protocol import MOST_LOGPROBS, Sampling
 from lmlab.serving.sampling import Dials, Picked, likeliest, pick, stream_key

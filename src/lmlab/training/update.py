@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from lmlab.core import environ
 from lmlab.core.errors import ArtifactError
-from lmlab.models.forward import init_params
+from lmlab.models.decoder import init_params
 from lmlab.models.grug import apply_pending, router_bias_update
 from lmlab.models.layers import RouterStats
 from lmlab.models.loss import Batch, Losses, mean_loss, token_losses
