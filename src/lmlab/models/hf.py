@@ -18,7 +18,7 @@ import safetensors.numpy
 from lmlab.core.config import canonical, decode, encode
 from lmlab.core.errors import ArtifactError, ConfigError
 from lmlab.models.config import Dense, Grug, Model
-from lmlab.models.forward import init_params
+from lmlab.models.decoder import init_params
 from lmlab.models.layers import Params
 from lmlab.storage import Path, read_json, write_json
 

@@ -15,10 +15,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from lmlab.models.config import Model
-from lmlab.models.forward import forward, head
+from lmlab.models.decoder import forward, head
 from lmlab.models.layers import Params, RouterStats, product_nn, product_nt, transpose_apart
 
-CHUNK = 1024
+CHUNK = 512
 """Tokens whose scores exist at once."""
 
 
