@@ -18,6 +18,7 @@ __getattr__, __dir__, __all__ = exports(
         "forward": ".decoder",
         "init_cache": ".cache",
         "init_params": ".decoder",
+        "keep_freed_memory": ".memory",
         "logits": ".decoder",
         "mean_loss": ".loss",
         "router_bias_update": ".grug",

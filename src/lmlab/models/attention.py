@@ -15,7 +15,10 @@ from jaxtyping import Array, Bool, Float, Int
 from lmlab.models.layers import Context, Held, product_nn, product_nt, transpose_apart
 
 BLOCK = 128
-"""Queries in a block; measured on CPU at 256 and 512 tokens, see docs of `bench/models.py`."""
+"""Queries in a block: at 256 and 512 tokens 64 was as fast (but compiles longer), 256 was 6 % slower."""
+
+How = tuple[int | None, Any, bool]
+"""Window, operand type, and whether scores are bounded."""
 
 
 def attend(
@@ -42,31 +45,29 @@ def attend(
 
 
 def _in_blocks(
-    how: "How",
+    how: How,
     q: Float[Array, "batch seq heads head_dim"],
     k: Float[Array, "batch seq kv_heads head_dim"],
     v: Float[Array, "batch seq kv_heads head_dim"],
     segments: Int[Array, "batch seq"] | None,
 ) -> Float[Array, "batch seq heads head_dim"]:
-    batch, seq, heads, head_dim = q.shape
-    groups = heads // k.shape[2]
-    grouped = q.reshape(batch, seq, -1, groups, head_dim).transpose(0, 2, 3, 1, 4)
-    keys, values = k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)
+    batch, seq, heads, width = q.shape
+    rows = batch * k.shape[2]
+    grouped = q.transpose(0, 2, 1, 3).reshape(rows, -1, seq, width)
+    keys, values = (part.transpose(0, 2, 1, 3).reshape(rows, seq, width) for part in (k, v))
     out = _attend(how, grouped, keys, values, segments)
-    return out.transpose(0, 3, 1, 2, 4).reshape(batch, seq, heads, head_dim)
-
-
-How = tuple[int | None, Any, bool]
+    return out.reshape(batch, heads, seq, width).transpose(0, 2, 1, 3)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(
     how: How,
-    q: Float[Array, "batch kv_heads groups seq head_dim"],
-    k: Float[Array, "batch kv_heads seq head_dim"],
-    v: Float[Array, "batch kv_heads seq head_dim"],
+    q: Float[Array, "rows groups seq head_dim"],
+    k: Float[Array, "rows seq head_dim"],
+    v: Float[Array, "rows seq head_dim"],
     segments: Int[Array, "batch seq"] | None,
-) -> Float[Array, "batch kv_heads groups seq head_dim"]:
+) -> Float[Array, "rows groups seq head_dim"]:
+    """Attention of one key-value head a row; its groups of query heads become more rows of each product."""
     return _attend_forward(how, q, k, v, segments)[0]
 
 
@@ -76,38 +77,49 @@ def _attend_forward(
     window, dtype, is_bounded = how
     q, k, v = q.astype(dtype), k.astype(dtype), v.astype(dtype)
     outs, saved = [], []
-    for start, stop, first in _blocks(q.shape[3], window):
-        scores = product_nt(_fold(q[:, :, :, start:stop]), k[:, :, first:stop])
-        scores = _unfold(scores, q.shape[2])
+    for start, stop, first in _blocks(q.shape[2], window):
+        scores = product_nt(_fold(q[:, :, start:stop]), k[:, first:stop])
         mask = _mask(start, stop, first, window, segments)
-        peak = 0.0 if is_bounded else jnp.max(jnp.where(mask, scores, -jnp.inf), axis=-1, keepdims=True)
-        weights = jnp.where(mask, jnp.exp(scores - peak), 0.0).astype(dtype)
-        total = jnp.sum(weights, axis=-1, keepdims=True, dtype=jnp.float32)
-        outs.append(_unfold(product_nn(_fold(weights), v[:, :, first:stop]), q.shape[2]) / total)
+        weights, total = _weights(scores, mask, is_bounded=is_bounded, dtype=dtype)
+        out = product_nn(weights, v[:, first:stop]) / total
+        outs.append(out.reshape(*q.shape[:2], stop - start, -1))
         saved.append((weights, total))
-    out = jnp.concatenate(outs, axis=3)
+    out = jnp.concatenate(outs, axis=2)
     return out, (q, k, v, out, saved)
+
+
+def _weights(
+    scores: Float[Array, "rows queries keys"],
+    mask: Bool[Array, "batch 1 block keys"],
+    *,
+    is_bounded: bool,
+    dtype: Any,
+) -> tuple[Array, Float[Array, "rows queries 1"]]:
+    """exp(scores) where seen, in `dtype`, and its sums; dividing by them is left to the narrow output."""
+    shaped = scores.reshape(mask.shape[0], -1, *mask.shape[2:])
+    peak = 0.0 if is_bounded else jnp.max(jnp.where(mask, shaped, -jnp.inf), axis=-1, keepdims=True)
+    weights = jnp.where(mask, jnp.exp(shaped - peak), 0.0).astype(dtype).reshape(scores.shape)
+    ones = jnp.ones((scores.shape[0], scores.shape[2], 1), dtype)
+    return weights, product_nn(weights, ones)
 
 
 def _attend_backward(how: How, residuals: tuple[Any, ...], grad: Array) -> tuple[Any, ...]:
     window, dtype, _ = how
     q, k, v, out, saved = residuals
-    groups = q.shape[2]
     grad_q, grad_k, grad_v = [], jnp.zeros(k.shape, jnp.float32), jnp.zeros(v.shape, jnp.float32)
-    for (start, stop, first), (weights, total) in zip(_blocks(q.shape[3], window), saved, strict=True):
-        scaled = grad[:, :, :, start:stop] / total
-        along = jnp.sum(scaled * out[:, :, :, start:stop], axis=-1, keepdims=True)
-        scaled = _fold(scaled.astype(dtype))
-        inner = _unfold(product_nt(scaled, v[:, :, first:stop]), groups)
-        grad_scores = _fold((weights.astype(jnp.float32) * (inner - along)).astype(dtype))
-        grad_q.append(_unfold(product_nn(grad_scores, k[:, :, first:stop]), groups))
-        block = _fold(q[:, :, :, start:stop])
+    for (start, stop, first), (weights, total) in zip(_blocks(q.shape[2], window), saved, strict=True):
+        scaled = _fold(grad[:, :, start:stop]) / total
+        along = jnp.sum(scaled * _fold(out[:, :, start:stop]), axis=-1, keepdims=True)
+        scaled = scaled.astype(dtype)
+        inner = product_nt(scaled, v[:, first:stop])
+        grad_scores = (weights.astype(jnp.float32) * (inner - along)).astype(dtype)
+        grad_q.append(product_nn(grad_scores, k[:, first:stop]).reshape(*q.shape[:2], stop - start, -1))
         # Keys' and values' gradients come out transposed, so that only narrow arrays are ever swapped.
-        to_k = product_nn(transpose_apart(block), grad_scores).swapaxes(-1, -2)
-        to_v = product_nn(transpose_apart(scaled), _fold(weights)).swapaxes(-1, -2)
-        grad_k = grad_k.at[:, :, first:stop].add(to_k)
-        grad_v = grad_v.at[:, :, first:stop].add(to_v)
-    return jnp.concatenate(grad_q, axis=3), grad_k, grad_v, None
+        to_k = product_nn(transpose_apart(_fold(q[:, :, start:stop])), grad_scores)
+        to_v = product_nn(transpose_apart(scaled), weights)
+        grad_k = grad_k.at[:, first:stop].add(to_k.swapaxes(-1, -2))
+        grad_v = grad_v.at[:, first:stop].add(to_v.swapaxes(-1, -2))
+    return jnp.concatenate(grad_q, axis=2), grad_k, grad_v, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
@@ -121,26 +133,21 @@ def _blocks(seq: int, window: int | None) -> list[tuple[int, int, int]]:
     return [(start, stop, max(0, start - reach) // 64 * 64) for start, stop in spans]
 
 
-def _fold(x: Array) -> Array:
-    """Query heads that share keys become more rows of one product."""
-    return x.reshape(*x.shape[:2], x.shape[2] * x.shape[3], x.shape[4])
-
-
-def _unfold(x: Array, groups: int) -> Array:
-    return x.reshape(*x.shape[:2], groups, -1, x.shape[3])
+def _fold(x: Float[Array, "rows groups queries head_dim"]) -> Float[Array, "rows folded head_dim"]:
+    return x.reshape(x.shape[0], -1, x.shape[3])
 
 
 def _mask(
     start: int, stop: int, first: int, window: int | None, segments: Array | None
-) -> Bool[Array, "batch 1 1 queries keys"]:
+) -> Bool[Array, "batch 1 block keys"]:
     queries, keys = jnp.arange(start, stop)[:, None], jnp.arange(first, stop)
     seen = keys <= queries
     if window is not None:
         seen &= keys > queries - window
     if segments is None:
-        return seen[None, None, None]
+        return seen[None, None]
     same = segments[:, start:stop, None] == segments[:, None, first:stop]
-    return (seen & same)[:, None, None]
+    return (seen & same)[:, None]
 
 
 def _attend_held(

@@ -176,7 +176,9 @@ def assign(
     place = jnp.arange(capacity)
     is_filled = place < load[:, None]
     source = order[jnp.where(is_filled, starts[:, None] + place, 0).reshape(-1)]
-    rank = jnp.argsort(order).reshape(tokens, top_k) - jnp.take(starts, experts)
+    places = jnp.arange(order.shape[0])
+    position = jnp.zeros_like(order).at[order].set(places, unique_indices=True).reshape(tokens, top_k)
+    rank = position - jnp.take(starts, experts)
     is_kept = is_valid[:, None] & (rank < capacity)
     slot = jnp.where(is_kept, experts * capacity + rank, 0)
     return Slots(source // top_k, source % top_k, is_filled.reshape(-1), slot, is_kept)

@@ -232,6 +232,7 @@ def turns_at(positions: Int[Array, "batch seq"], theta: float, rotary_width: int
     return Turns(jnp.cos(angles), jnp.sin(angles))
 
 
+@jax.custom_vjp
 def rope(
     x: Float[Array, "batch seq heads head_dim"], turns: Turns
 ) -> Float[Array, "batch seq heads head_dim"]:
@@ -240,6 +241,13 @@ def rope(
     half = cos.shape[-1]
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
+
+
+def _rope_backward(turns: Turns, grad: Array) -> tuple[Array, None]:
+    return rope(grad, Turns(turns.cos, -turns.sin)), None
+
+
+rope.defvjp(lambda x, turns: (rope(x, turns), turns), _rope_backward)
 
 
 class Normal(NamedTuple):
