@@ -11,11 +11,11 @@ from lmlab.evals.bpb import model_score, score_source
 from lmlab.evals.heldout import HeldOut, nats_of_bytes
 from lmlab.evals.ngrams import NgramModel, train_ngrams
 from lmlab.evals.table import Column
+from lmlab.models.host import prepare_process
 from lmlab.storage import Path
 from lmlab.tokens.store import Source, Store
 from lmlab.training.checkpoint import load_final
 from lmlab.training.identity import recipe_of
-from lmlab.training.update import use_compilation_cache
 
 Report = Callable[[str, int, int], None]  # text, done, total
 
@@ -29,7 +29,7 @@ def model_column(name: str, run: Path, store: Store, report: Report) -> Column:
             f"{name} has {config.vocab} ids and the held-out tokens {store.vocab}, so they come from another "
             "tokenizer. Tokenize the held-out text with the tokenizer that the run was trained with."
         )
-    use_compilation_cache()
+    prepare_process()
     score = model_score(config, params, jnp.dtype(recipe.dtype))
     nats, done = [], 0
     for domain in store.domains:

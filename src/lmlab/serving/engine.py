@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from lmlab.core.errors import ConfigError
-from lmlab.serving.programs import LONGEST_CHUNK, Chunk, Programs, keep_compiled_code
+from lmlab.models.host import prepare_process
+from lmlab.serving.programs import LONGEST_CHUNK, Chunk, Programs
 from lmlab.serving.protocol import ApiError, Sampling, bad_request
 from lmlab.serving.sequence import Answer, Ask, Delta, Token
 from lmlab.serving.text import Vocabulary
@@ -56,7 +57,7 @@ class Engine:
                 f"slots={slots} and max_waiting={max_waiting} serve nobody. "
                 "Give slots >= 1 and max_waiting >= 0."
             )
-        keep_compiled_code()
+        prepare_process()
         model = load_model(folder, max_model_len)
         programs = Programs(model.config, model.params, slots=slots, max_length=model.max_length)
         return cls(programs, model.vocabulary, model.eos_ids, max_waiting=max_waiting)

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from lmlab.core import environ
 from lmlab.models.cache import init_cache
 from lmlab.models.config import Model
 from lmlab.models.decoder import forward, logits
@@ -147,13 +146,6 @@ class Programs:
 
 def _room_for(tokens: int) -> int:
     return 1 << (tokens - 1).bit_length()
-
-
-def keep_compiled_code() -> None:
-    """Keep compiled programs on disk: a server that starts again with the same shapes compiles nothing."""
-    folder = environ.cache_dir() / "xla"
-    folder.mkdir(parents=True, exist_ok=True)
-    jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
 def _pad(tokens: Sequence[int], length: int) -> Int[Array, " length"]:

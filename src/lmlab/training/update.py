@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from lmlab.core import environ
 from lmlab.core.errors import ArtifactError
 from lmlab.models.decoder import init_params
 from lmlab.models.grug import apply_pending, router_bias_update
+from lmlab.models.host import prepare_process
 from lmlab.models.layers import RouterStats
 from lmlab.models.loss import Batch, Losses, mean_loss, token_losses
 from lmlab.training import optim
@@ -29,7 +29,7 @@ DTYPES = {"bfloat16": jnp.bfloat16, "float32": jnp.float32}
 
 def init_state(run: Run) -> State:
     """Parameters from the run's seed, and zero moments."""
-    use_compilation_cache()
+    prepare_process()
 
     @jax.jit  # one program: op by op, each shape of each random array is compiled by itself
     def make(key: Array) -> State:
@@ -94,7 +94,7 @@ def router_metrics(router: RouterStats) -> Metrics:
 def compiled(run: Run, state: State, rows: Rows) -> tuple[Step, float]:
     """The step compiled for these shapes, its state given away at each call; and the seconds it took."""
     started = time.perf_counter()
-    use_compilation_cache()
+    prepare_process()
     one = jnp.float32(1)
     traced = jax.jit(train_step(run), donate_argnums=0).lower(state, on_device(rows), one, one)
     return traced.compile(), time.perf_counter() - started
@@ -113,14 +113,6 @@ def restored(fresh: State, saved: State) -> State:
     return jax.tree.unflatten(jax.tree.structure(fresh), [jnp.asarray(found[path]) for path in expected])
 
 
-def use_compilation_cache() -> None:
-    """Keep compiled code on disk, so that a resumed run starts in a second."""
-    folder = environ.cache_dir() / "xla"
-    folder.mkdir(parents=True, exist_ok=True)
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-
-
 def on_device(rows: Rows) -> Batch:
     """The rows as jax arrays."""
     return Batch(*(jnp.asarray(array) for array in rows))
@@ -135,7 +127,7 @@ def held_out_reader(
     over batches are taken on the host in float64, and no batch holds text of two domains.
     """
     started = time.perf_counter()
-    use_compilation_cache()
+    prepare_process()
     batches = [[on_device(rows) for rows in piece.batches()] for piece in pieces]
     nats_of = jax.jit(
         lambda params, batch: token_losses(params, run.model, batch, dtype=DTYPES[run.dtype])[0]

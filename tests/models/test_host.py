@@ -6,7 +6,7 @@ import sys
 PROGRAM = """
 import resource
 import sys
-from lmlab.models.memory import keep_freed_memory
+from lmlab.models.host import keep_freed_memory
 kept = keep_freed_memory() if sys.argv[1] == "keep" else None
 def step():
     block = bytearray(64_000_000)
