@@ -24,7 +24,7 @@ class Config:
     """Sequences per step."""
     steps: int = 300
     """Steps of the main model."""
-    rungs: tuple[int, ...] = (64, 96, 128)
+    rungs: tuple[int, ...] = (64, 96, 160)
     """Widths of the ladder's models."""
 
 
@@ -83,8 +83,9 @@ def build(config: Config = Config()) -> lab.Artifact:
 def dense_baseline(run: lab.Run) -> lab.Run:
     """A Llama-style model on the same text, at a quarter of the main model's training FLOPs."""
     model = lab.Dense.sized(run.model.hidden, vocab=run.model.vocab)
-    same = replace(run, model=model, optimizer=lab.AdamW(lr=3e-3))
-    return replace(same, steps=max(1, round(run.steps * run.flops / same.flops / 4)))
+    steps = max(1, round(run.steps * run.flops / replace(run, model=model).flops / 4))
+    optimizer = lab.MuonH.sized(model.hidden, run.tokens_per_step * steps, run.tokens_per_step)
+    return replace(run, model=model, optimizer=optimizer, steps=steps)
 
 
 if __name__ == "__main__":
