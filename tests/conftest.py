@@ -5,6 +5,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from lmlab.core.shapecheck import install_if_asked
@@ -12,6 +13,11 @@ from quickstart import run_small
 
 os.environ.setdefault("LMLAB_CHECK_SHAPES", "1")
 install_if_asked()
+
+# No deadline: two cores are shared with the programs that tests start. CI draws the same examples each time.
+hypothesis.settings.register_profile("here", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") == "true" else "here")
 
 
 @pytest.fixture(autouse=True)

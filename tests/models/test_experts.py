@@ -1,11 +1,13 @@
 """Routing, capacity and the balancing bias, against loops that do one token at a time."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from small_models import noisy, run, small_grug
+from small_models import QUICK, noisy, run, small_grug
 
 from lmlab.models.decoder import init_params
 from lmlab.models.experts import Routing, assign, capacity_of, kth_largest, route, run_experts
@@ -26,7 +28,8 @@ def loop(experts, valid, count, capacity):
     return kept
 
 
-fill = jax.jit(assign, static_argnums=(2, 3))
+quick = partial(jax.jit, compiler_options=QUICK)
+fill = quick(assign, static_argnums=(2, 3))
 
 
 @settings(max_examples=60, deadline=None)
@@ -46,7 +49,7 @@ def test_slots_are_filled_in_order_of_position_and_padding_takes_none(seed, capa
         assert bool(slots.is_filled[slot])
 
 
-@pytest.mark.parametrize("capacity", [3, 16])
+@pytest.mark.parametrize("capacity", [3, pytest.param(16, marks=pytest.mark.slow)])
 def test_batched_experts_equal_all_experts_on_all_tokens_and_count_what_they_drop(capacity):
     config = small_grug()
     weights = jax.tree.map(lambda w: w[0], noisy(init_params(config, KEY))["layers"]["experts"])
@@ -75,7 +78,7 @@ def test_batched_experts_equal_all_experts_on_all_tokens_and_count_what_they_dro
             config, weights, x, there, jnp.asarray(valid), capacity=capacity, dtype=jnp.float32
         )
 
-    out, dropped = batched(jnp.asarray(x), routing.weights, weights)
+    out, dropped = quick(batched)(jnp.asarray(x), routing.weights, weights)
     np.testing.assert_allclose(out, all_of_them(x, combine, weights), atol=2e-5)
     assert int(dropped) == 2 * valid.sum() - kept.sum()
     ours = jax.grad(lambda *a: jnp.sum(jnp.sin(batched(*a)[0])), argnums=(0, 1, 2))(
@@ -91,7 +94,7 @@ def test_selection_uses_the_bias_and_weights_do_not():
     router = jax.random.normal(KEY, (32, 6))
     x = jax.random.normal(KEY, (40, 32))
     bias = jnp.zeros(6).at[2].set(100.0)
-    routing = route(config, router, bias, x, jnp.ones(40, bool))
+    routing = quick(partial(route, config))(router, bias, x, jnp.ones(40, bool))
     assert bool(jnp.all(jnp.any(routing.experts == 2, axis=-1)))
     scores = jax.nn.sigmoid(jnp.take_along_axis(x @ router, routing.experts, axis=1))
     np.testing.assert_allclose(routing.weights, 2.5 * scores / scores.sum(1, keepdims=True), rtol=1e-4)
@@ -106,7 +109,7 @@ def test_quantile_balancing_evens_out_a_skewed_router(rows):
     router = 0.5 * jax.random.normal(KEY, (32, 8))
     x = jax.random.normal(jax.random.key(1), (rows * 256, 32))
 
-    @jax.jit
+    @quick
     def step(bias):
         biased = jnp.concatenate([router, skew[None]])  # a constant feature makes the skew
         inputs = jnp.concatenate([x, jnp.ones((x.shape[0], 1))], axis=1)
@@ -170,4 +173,4 @@ def test_kth_largest_is_exact(values, rank):
     assert float(found[0]) == sorted(np.asarray(values, np.float32), reverse=True)[rank - 1]
 
 
-find_kth = jax.jit(kth_largest)
+find_kth = quick(kth_largest)

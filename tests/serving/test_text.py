@@ -30,7 +30,8 @@ def test_bytes_that_are_no_text_come_out_as_in_a_whole_decode_but_for_a_cut_last
     whole = b"".join(pieces).decode(errors="replace")
     text = "".join(parts)
     assert whole.startswith(text)
-    assert whole[len(text) :] in ("", "\ufffd")
+    # Up to three bytes may be held back, and a whole decode shows each as a character of its own (ED A0).
+    assert whole[len(text) :] in ("", "\ufffd", "\ufffd\ufffd", "\ufffd\ufffd\ufffd")
 
 
 @given(st.lists(st.sampled_from(["a", "b", "€", "ab", "ba"]), max_size=12), STOPS)
