@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lmlab.artifacts import Artifact, Out, RunOnly, step
 from lmlab.core import provenance
+from lmlab.core.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -152,3 +153,13 @@ def overlap(out: Out, diary: RunOnly[str] = "", seconds: RunOnly[float] = 0.2) -
     time.sleep(seconds)
     note(diary, f"- {out.name}")
     return Number(0)
+
+
+def _at_least_one(count: int) -> None:
+    if count < 1:
+        raise ConfigError(f"count={count} makes nothing. Give 1 or more.")
+
+
+@step(inline=True, check=_at_least_one)
+def many(out: Out, count: int) -> Number:
+    return Number(count)

@@ -18,6 +18,7 @@ from sample_steps import (
     fit,
     fork_inside,
     launch_of,
+    many,
     number,
     overlap,
     shoot_itself,
@@ -433,3 +434,8 @@ def test_what_another_experiment_built_is_an_input_and_is_never_rebuilt(run, pla
 def test_a_reference_to_what_is_not_built_is_refused_while_planning(planned):
     with pytest.raises(ArtifactError, match=r"n/1@2026.12.01 is not built below .* Run the experiment"):
         planned(double("twice", built(f"n/1@{V}", Number)))
+
+
+def test_arguments_that_cannot_work_are_refused_when_the_step_is_called():
+    with pytest.raises(ConfigError, match="count=0 makes nothing"):
+        many("many", 0)

@@ -4,9 +4,10 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lmlab.models.config import Dense, Grug
-from lmlab.models.decoder import forward
+from lmlab.models.decoder import forward, init_params
 
 QUICK = {"xla_backend_optimization_level": 1}  # compiles twice as fast, computes the same
 
@@ -24,13 +25,19 @@ def small_dense(**changes):
     return Dense(**(sizes | changes))
 
 
-def noisy(params, seed=7, scale=0.3):
-    """Params with noise on everything, so that what starts at zero or one is tested too."""
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(seed), len(leaves))
-    return tree.unflatten(
-        [leaf + scale * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
-    )
+def noisy(model, scale=0.3, seed=7):
+    """Parameters that leave nothing at its starting value: noise, around 1 for the weights of norms.
+
+    Drawn by numpy, which compiles nothing.
+    """
+    rng = np.random.default_rng(seed)
+    shapes = jax.eval_shape(lambda key: init_params(model, key), jax.random.key(0))
+
+    def fill(path, leaf):
+        is_gain = "norm" in jax.tree_util.keystr(path) and path[-1].key not in ("down", "up")
+        return jnp.asarray(is_gain + scale * rng.standard_normal(leaf.shape, np.float32))
+
+    return jax.tree_util.tree_map_with_path(fill, shapes)
 
 
 @partial(jax.jit, static_argnames=("config", "dtype"), compiler_options=QUICK)

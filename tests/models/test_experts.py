@@ -1,5 +1,6 @@
 """Routing, capacity and the balancing bias, against loops that do one token at a time."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from small_models import QUICK, noisy, run, small_grug
 
+from lmlab.models.config import Experts
 from lmlab.models.decoder import init_params
 from lmlab.models.experts import Routing, assign, capacity_of, kth_largest, route, run_experts
 from lmlab.models.grug import apply_pending, router_bias_update
@@ -52,7 +54,7 @@ def test_slots_are_filled_in_order_of_position_and_padding_takes_none(seed, capa
 @pytest.mark.parametrize("capacity", [3, pytest.param(16, marks=pytest.mark.slow)])
 def test_batched_experts_equal_all_experts_on_all_tokens_and_count_what_they_drop(capacity):
     config = small_grug()
-    weights = jax.tree.map(lambda w: w[0], noisy(init_params(config, KEY))["layers"]["experts"])
+    weights = jax.tree.map(lambda w: w[0], noisy(config)["layers"]["experts"])
     rng = np.random.default_rng(0)
     x = rng.normal(size=(16, 32)).astype(np.float32)
     experts = np.stack([rng.permutation(6)[:2] for _ in range(16)])
@@ -87,6 +89,21 @@ def test_batched_experts_equal_all_experts_on_all_tokens_and_count_what_they_dro
     theirs = jax.grad(lambda *a: jnp.sum(jnp.sin(all_of_them(*a))), argnums=(0, 1, 2))(x, combine, weights)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(a, b, atol=5e-5)
+
+
+def test_both_ways_to_run_experts_agree_where_nothing_is_dropped():
+    config = small_grug()
+    weights = jax.tree.map(lambda w: w[0], noisy(config)["layers"]["experts"])
+    x = jax.random.normal(KEY, (16, 32))
+    everyone = jnp.ones(16, bool)
+
+    def routed(how):
+        routing = route(config, jnp.ones((32, 6)).at[:, 2].set(-1), jnp.arange(6.0), x, everyone)
+        chosen = replace(config, experts_by=how)
+        return run_experts(chosen, weights, x, routing, everyone, capacity=16, dtype=jnp.float32)[0]
+
+    batched, dense = (quick(routed, static_argnums=0)(how) for how in (Experts.BATCHED, Experts.DENSE))
+    np.testing.assert_allclose(batched, dense, atol=2e-5)
 
 
 def test_selection_uses_the_bias_and_weights_do_not():
@@ -133,7 +150,7 @@ def test_without_balancing_the_bias_stays_zero():
 
 def test_padding_takes_no_capacity_no_statistics_and_gives_no_nan():
     config = small_grug(capacity_factor=1.0)
-    params = noisy(init_params(config, KEY))
+    params = noisy(config)
     tokens = jax.random.randint(KEY, (2, 16), 0, config.vocab)
     all_padding = jnp.full((2, 16), -1)
     out = run(params, config, tokens, segments=all_padding)
@@ -147,7 +164,7 @@ def test_padding_takes_no_capacity_no_statistics_and_gives_no_nan():
 
 def test_the_pending_bias_makes_the_next_forward():
     config = small_grug()
-    params = noisy(init_params(config, KEY))
+    params = noisy(config)
     tokens = jax.random.randint(KEY, (2, 16), 0, config.vocab)
     first = run(params, config, tokens)
     pending = router_bias_update(first.router)

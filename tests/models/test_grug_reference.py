@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 from small_models import noisy, run, small_grug
 
-from lmlab.models.decoder import init_params
-
 
 def sigmoid(x):
     return 1 / (1 + np.exp(-x))
@@ -94,18 +92,16 @@ def reference(params, config, tokens, segments):
     "changes",
     [
         {},
-        {"rope_fraction": 1.0, "long_rope": True},
-        {"window": None, "qk_mult": 1.0},
-        {"qk_norm": False, "shared_width": None},
-        {"exclusive_attention": False, "head_gate": False},
-        {"norm_gate_rank": None, "combine_scale": 1.0},
+        {"rope_fraction": 1.0, "long_rope": True, "window": None, "qk_mult": 1.0},
+        {"qk_norm": False, "exclusive_attention": False, "norm_gate_rank": None, "combine_scale": 1.0},
+        {"head_gate": False, "shared_width": None, "kv_heads": 4},
         pytest.param({"layers": 4, "long_every": 2, "kv_heads": 4, "head_dim": 12}, marks=pytest.mark.slow),
     ],
     ids=lambda changes: "-".join(changes) or "recipe",
 )
 def test_hidden_states_equal_the_reference_with_each_part_on_and_off(changes):
     config = small_grug(**changes)
-    params = noisy(init_params(config, jax.random.key(3)))
+    params = noisy(config)
     tokens = jax.random.randint(jax.random.key(4), (1, 18), 0, config.vocab)
     segments = np.array([[0] * 4 + [1] * 14])
     ours = run(params, config, tokens, segments).hidden[0]

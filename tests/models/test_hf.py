@@ -33,7 +33,7 @@ def tokenizer(tmp_path):
 
 def exported(model, tokenizer, out, **how):
     out.mkdir(exist_ok=True)
-    params = noisy(init_params(model, KEY), scale=0.05)
+    params = noisy(model, scale=0.05)
     return params, export_folder(model, params, tokenizer, out, **how)
 
 

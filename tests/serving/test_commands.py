@@ -15,6 +15,11 @@ from lmlab.serving.commands import chat, listen, serve
 from lmlab.serving.running import running
 
 
+def test_a_number_that_is_no_port_is_refused():
+    with pytest.raises(ConfigError, match="port=99999"):
+        listen("127.0.0.1", 99_999)
+
+
 def test_a_taken_port_is_said_in_one_line_with_what_to_do(folders):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -104,10 +104,18 @@ class Call:
 class Step(Generic[P, A]):
     """A step function: calling it with a name gives a handle; `.body(out, …)` is the function itself."""
 
-    def __init__(self, body: Callable[Concatenate[Out, P], A], *, inline: bool, resumes: bool) -> None:
+    def __init__(
+        self,
+        body: Callable[Concatenate[Out, P], A],
+        *,
+        inline: bool = False,
+        resumes: bool = False,
+        check: Callable[..., object] | None = None,
+    ) -> None:
         self.body = body
         self.inline = inline
         self.resumes = resumes
+        self.check = check
         functools.update_wrapper(self, body)
         if "." in body.__qualname__:
             raise ConfigError(
@@ -131,6 +139,8 @@ class Step(Generic[P, A]):
             takes = ", ".join(self._signature.parameters)
             raise ConfigError(f"{self.name}({name!r}, …): {error}. It takes: {takes}.") from None
         bound.apply_defaults()
+        if self.check is not None:
+            self.check(**bound.arguments)
         call = Call(self, bare, version, dict(bound.arguments), self.result_type)
         return cast(A, handle(call))
 
@@ -190,15 +200,23 @@ def step(body: Callable[Concatenate[Out, P], A], /) -> Step[P, A]: ...
 
 @overload
 def step(
-    *, inline: bool = False, resumes: bool = False
+    *, inline: bool = False, resumes: bool = False, check: Callable[..., object] | None = None
 ) -> Callable[[Callable[Concatenate[Out, P], A]], Step[P, A]]: ...
 
 
-def step(body: Any = None, /, *, inline: bool = False, resumes: bool = False) -> Any:
+def step(
+    body: Any = None,
+    /,
+    *,
+    inline: bool = False,
+    resumes: bool = False,
+    check: Callable[..., object] | None = None,
+) -> Any:
     """Make a step of `def f(out: Out, …) -> SomeArtifact`; its call becomes `f(name, …) -> SomeArtifact`.
 
     `inline` runs it in the runner's process (for light work: it can't be killed). `resumes` lets it find in
     `out.path` what a dead attempt with the same recipe left; any other step starts in an empty folder.
+    `check` gets the arguments when the step is called, so that what can't work is refused before any work.
 
     >>> @step
     ... def count(out: Out, text: str) -> Artifact:
@@ -207,8 +225,8 @@ def step(body: Any = None, /, *, inline: bool = False, resumes: bool = False) ->
     <demo/count@2026.12.01>
     """
     if body is not None:
-        return Step(body, inline=inline, resumes=resumes)
-    return functools.partial(Step, inline=inline, resumes=resumes)
+        return Step(body, inline=inline, resumes=resumes, check=check)
+    return functools.partial(Step, inline=inline, resumes=resumes, check=check)
 
 
 def _adopt(out: Out, source: str, config: Any) -> Artifact:
@@ -244,8 +262,8 @@ def _built(out: Out) -> Artifact:
     )
 
 
-_ADOPT = Step(_adopt, inline=True, resumes=False)
-_BUILT = Step(_built, inline=True, resumes=False)
+_ADOPT = Step(_adopt, inline=True)
+_BUILT = Step(_built, inline=True)
 
 
 def _split(name: str) -> tuple[str, str | None]:

@@ -108,7 +108,9 @@ def check_folder(model: Path) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Take a port. Raises HostError if it is in use or not ours to take."""
+    """Take a port. Raises HostError if it is in use or not ours, ConfigError if it is no port."""
+    if not 0 <= port <= 65_535:
+        raise ConfigError(f"port={port} is no port. Choose one from 1 to 65535, or 0 for any free one.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

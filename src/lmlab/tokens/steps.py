@@ -34,11 +34,7 @@ class TokenStore(Artifact):
     """Names of the domains, sorted."""
 
 
-@step
-def train_tokenizer(
-    out: Out, documents: Artifact, vocab: int = 8192, sample_bytes: int = 16_000_000, alpha: float = 0.3
-) -> Tokenizer:
-    """Train a byte-level BPE of `vocab` ids on `sample_bytes` of text, each domain's share ~ bytes**alpha."""
+def _check_sizes(vocab: int, sample_bytes: int, alpha: float, **_others: object) -> None:
     if not 257 <= vocab <= 1 << 20:
         raise ConfigError(
             f"vocab={vocab} is outside 257 to 1,048,576 (bytes and the end-of-document id need 257). "
@@ -49,6 +45,13 @@ def train_tokenizer(
             f"sample_bytes={sample_bytes}, alpha={alpha}: the sample needs a size above 0, and alpha lies "
             "between 0 (every domain the same share) and 1 (shares in proportion to bytes)."
         )
+
+
+@step(check=_check_sizes)
+def train_tokenizer(
+    out: Out, documents: Artifact, vocab: int = 8192, sample_bytes: int = 16_000_000, alpha: float = 0.3
+) -> Tokenizer:
+    """Train a byte-level BPE of `vocab` ids on `sample_bytes` of text, each domain's share ~ bytes**alpha."""
     from lmlab.tokens.tokenizer import end_of_text_id, save_tokenizer
     from lmlab.tokens.train import balanced_sample, train_bpe
 

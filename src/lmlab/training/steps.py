@@ -93,7 +93,25 @@ def train(out: Out, run: Run) -> Trained:
     return Trained(**asdict(fit(run, out.path, status=out.status)), model=run.model)
 
 
-@step(resumes=True)
+def rungs_of(run: Run, hidden: tuple[int, ...], steps: tuple[int, ...] | None = None) -> list[Run]:
+    """The recipes of a ladder: `run` at other widths, its optimizer sized for each."""
+    if len(hidden) < 2 or list(hidden) != sorted(set(hidden)):
+        raise ConfigError(
+            f"ladder: hidden={hidden} should be two or more widths, ascending, to show a trend."
+        )
+    if steps is not None and len(steps) != len(hidden):
+        raise ConfigError(
+            f"ladder: {len(steps)} steps for {len(hidden)} widths. Give one number for each width."
+        )
+    if run.validation is None:
+        raise ConfigError(
+            "ladder: run.validation is None, so the rungs could not be compared. Give held-out text."
+        )
+    lengths = steps or tuple(max(1, round(run.steps * width / run.model.hidden)) for width in hidden)
+    return [_rung(run, width, length) for width, length in zip(hidden, lengths, strict=True)]
+
+
+@step(resumes=True, check=rungs_of)
 def ladder(out: Out, run: Run, hidden: tuple[int, ...], steps: tuple[int, ...] | None = None) -> Ladder:
     """Train `run` at smaller widths, one after the other, on the same text and tokenizer.
 
@@ -131,24 +149,6 @@ def export(out: Out, run: Trained, tokenizer: Tokenizer) -> Exported:
         size_bytes=manifest.size_bytes,
         tree_sha256=manifest.tree_sha256,
     )
-
-
-def rungs_of(run: Run, hidden: tuple[int, ...], steps: tuple[int, ...] | None) -> list[Run]:
-    """The recipes of a ladder: `run` at other widths, its optimizer sized for each."""
-    if len(hidden) < 2 or list(hidden) != sorted(set(hidden)):
-        raise ConfigError(
-            f"ladder: hidden={hidden} should be two or more widths, ascending, to show a trend."
-        )
-    if steps is not None and len(steps) != len(hidden):
-        raise ConfigError(
-            f"ladder: {len(steps)} steps for {len(hidden)} widths. Give one number for each width."
-        )
-    if run.validation is None:
-        raise ConfigError(
-            "ladder: run.validation is None, so the rungs could not be compared. Give held-out text."
-        )
-    lengths = steps or tuple(max(1, round(run.steps * width / run.model.hidden)) for width in hidden)
-    return [_rung(run, width, length) for width, length in zip(hidden, lengths, strict=True)]
 
 
 def _rung(run: Run, hidden: int, steps: int) -> Run:
