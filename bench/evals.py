@@ -1,8 +1,7 @@
 """Evaluating: how fast the n-gram baseline is counted and scored, and a model scores held-out text.
 
 The n-gram text is 2 M tokens with the frequencies of real text (Zipf) and no structure, the worst case for
-counting: nearly every 5-gram is new. No peer for it can be had from the package index (KenLM's
-package has no estimator). `--json` prints one line a figure.
+counting: nearly every 5-gram is new. No peer is run beside it. `--json` prints one line a figure.
 """
 
 import argparse
