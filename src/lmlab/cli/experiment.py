@@ -123,7 +123,7 @@ def _import(file: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: a half-loaded module must not be found by the next import
         del sys.modules[name]
         raise
     return module
