@@ -1,15 +1,12 @@
 """Small archives and corpora, written as `fetch` and `extract` write them."""
 
-import io
-import tarfile
-import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path as LocalPath
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
+from sample_archives import prose, write_tar, write_zip
 
 from lmlab.artifacts import Out
 from lmlab.core.config import canonical, encode
@@ -17,36 +14,6 @@ from lmlab.corpus import Documents, Raw, Slice
 from lmlab.corpus.schema import DOCUMENTS, document_id, part_name, part_of, sorted_by_id
 from lmlab.dataflow import read_parquet, write_parquet
 from lmlab.storage import Path, write_json
-
-WORDS = np.array(
-    [
-        a + b + c
-        for a in ("ba", "de", "ki", "lo", "mu", "ra")
-        for b in "nrst"
-        for c in ("a", "el", "on", "ost", "um")
-    ]
-)
-
-
-def prose(seed: int, words: int, paragraph: int = 60) -> str:
-    """Random text of made-up words, in paragraphs."""
-    chosen = np.random.default_rng(seed).choice(WORDS, words).tolist()
-    lines = [" ".join(chosen[i : i + paragraph]) for i in range(0, words, paragraph)]
-    return "\n\n".join(lines)
-
-
-def write_tar(path: LocalPath, members: dict[str, bytes]) -> None:
-    with tarfile.open(path, "w:gz") as archive:
-        for name, data in members.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            archive.addfile(entry, io.BytesIO(data))
-
-
-def write_zip(path: LocalPath, members: dict[str, bytes]) -> None:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
 
 
 @pytest.fixture

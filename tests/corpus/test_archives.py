@@ -4,8 +4,8 @@ import tarfile
 import zipfile
 
 import pytest
+from sample_archives import write_tar, write_zip
 
-from conftest import write_tar, write_zip
 from lmlab.core.errors import InputError, StorageError
 from lmlab.corpus import archives
 from lmlab.storage import Path

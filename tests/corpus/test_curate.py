@@ -5,8 +5,8 @@ import json
 
 import pyarrow as pa
 import pytest
+from sample_archives import prose
 
-from conftest import prose
 from lmlab.core.errors import InputError
 from lmlab.corpus import Documents, Holdout, curate
 from lmlab.corpus.normalize import normalize

@@ -3,8 +3,8 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from sample_archives import prose
 
-from conftest import prose
 from lmlab.core.errors import ConfigError
 from lmlab.corpus import Decontamination
 from lmlab.corpus.decontaminate import RunsTask, find_hits, flag, heldout_runs

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from sample_archives import prose
 
-from conftest import prose
 from lmlab.corpus import Documents, Holdout, curate, filter_documents
 from lmlab.dataflow import RecordFailed
 
