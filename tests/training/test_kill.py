@@ -13,7 +13,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from conftest import counting_documents, write_store
+from sample_stores import counting_documents, write_store
 from lmlab.models.config import Grug
 from lmlab.training.loop import fit
 from lmlab.training.recipe import Mix, MuonH, Run
