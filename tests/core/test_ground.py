@@ -37,7 +37,7 @@ def test_the_examples_in_docstrings_run(module):
     assert doctest.testmod(import_module(f"lmlab.core.{module}")).failed == 0
 
 
-@pytest.mark.parametrize("wrong", [{"cpu": 0}, {"memory_bytes": 0}, {"gpus": -1}])
+@pytest.mark.parametrize("wrong", [{"cpu": 0}, {"memory_bytes": 0}, {"gpus": -1}, {"tasks": 0}])
 def test_impossible_resources_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Resources(**wrong)

@@ -40,7 +40,7 @@ def encode(value: object, where: str = "config") -> Json:
 
     >>> from lmlab.core.resources import Resources
     >>> encode(Resources(cpu=2))
-    {'type': 'Resources', 'cpu': 2, 'memory_bytes': None, 'gpus': 0}
+    {'type': 'Resources', 'cpu': 2, 'memory_bytes': None, 'gpus': 0, 'tasks': 1}
     """
     if value is None or (isinstance(value, bool | int | str) and not isinstance(value, enum.Enum)):
         return value
@@ -148,7 +148,7 @@ def decode(wanted: object, data: Json, where: str = "config") -> typing.Any:
 
     >>> from lmlab.core.resources import Resources
     >>> decode(Resources, {"type": "Resources", "cpu": 2})
-    Resources(cpu=2, memory_bytes=None, gpus=0)
+    Resources(cpu=2, memory_bytes=None, gpus=0, tasks=1)
     """
     origin = get_origin(wanted)
     if wanted in (typing.Any, object):

@@ -1,10 +1,16 @@
 """The only reader and writer of environment variables, so that all of them stand in one list.
 
 LMLAB_ROOT, LMLAB_CACHE      where artifacts and the download cache live
+LMLAB_CONFIG                 the lab's file, instead of the nearest lmlab.toml upwards
+LMLAB_REGION                 the region of this machine, instead of the one lmlab.toml gives
+LMLAB_TRANSFER_BUDGET_GIB    what one run may read from other regions, instead of 10; inf means "I will pay"
+LMLAB_USER                   whose `dev` artifacts these are, instead of the login name
 LMLAB_RUN_ID, LMLAB_CPUS     handed to child processes: the run they belong to, the cores they may use
 LMLAB_PROVENANCE             the provenance of the launch, handed to child processes
 LMLAB_CHECK_SHAPES           1 in the tests: jaxtyping and beartype check every shape
 LMLAB_TRACEBACK              1 prints tracebacks instead of one-line errors
+LMLAB_TASK_COUNT, LMLAB_COORDINATOR   handed to the ranks of a gang: how many there are, the leader's host:port
+LMLAB_QUERY_URL, LMLAB_QUERY_TOKEN    handed to the pages: where the query service is, the credential for it
 LMLAB_TASK_INDEX, SLURM_PROCID, OMPI_COMM_WORLD_RANK, JAX_PROCESS_ID   ranks, read to refuse a second runner
 LMLAB_PEER_…                 interpreters of benchmark peers
 """

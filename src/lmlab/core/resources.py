@@ -19,10 +19,14 @@ class Resources:
     """Main memory in bytes; None asks for no particular amount."""
     gpus: int = 0
     """Accelerators, at least 0."""
+    tasks: int = 1
+    """Processes that run the step's body together as one program (a gang), at least 1."""
 
     def __post_init__(self) -> None:
         if self.cpu < 1:
             raise ConfigError(f"cpu={self.cpu}: a step needs at least one core. Ask for cpu=1 or more.")
+        if self.tasks < 1:
+            raise ConfigError(f"tasks={self.tasks}: somebody must run the step. Ask for tasks=1 or more.")
         if self.memory_bytes is not None and self.memory_bytes <= 0:
             raise ConfigError(
                 f"memory_bytes={self.memory_bytes} is no amount of memory. Give a positive number or None."
