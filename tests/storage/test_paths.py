@@ -121,8 +121,8 @@ def test_a_join_can_not_leave_its_folder(part):
 
 
 def test_an_unknown_store_is_refused():
-    with pytest.raises(ConfigError, match="s3://bucket is a kind of store lmlab does not know"):
-        Path("s3://bucket/key")
+    with pytest.raises(ConfigError, match="ftp://bucket/key is no place lmlab knows how to reach"):
+        Path("ftp://bucket/key")
 
 
 def test_a_path_in_memory_has_no_local_file():

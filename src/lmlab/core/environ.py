@@ -15,11 +15,15 @@ LMLAB_TASK_INDEX, SLURM_PROCID, OMPI_COMM_WORLD_RANK, JAX_PROCESS_ID   ranks, re
 LMLAB_PEER_…                 interpreters of benchmark peers
 """
 
+import contextlib
 import os
 import secrets
+import threading
+from collections.abc import Generator
 from pathlib import Path
 
 RANK_VARIABLES = ("LMLAB_TASK_INDEX", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "JAX_PROCESS_ID")
+_HIDING = threading.Lock()
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -31,6 +35,19 @@ def get(name: str) -> str | None:
 def put(name: str, value: str) -> None:
     """Set a variable for this process and its children."""
     os.environ[name] = value
+
+
+@contextlib.contextmanager
+def without(prefixes: tuple[str, ...]) -> Generator[None]:
+    """Hide variables from a library that would read them by itself; nothing is touched if there are none."""
+    with _HIDING:
+        hidden = {name: value for name, value in os.environ.items() if prefixes and name.startswith(prefixes)}
+        try:
+            for name in hidden:
+                del os.environ[name]
+            yield
+        finally:
+            os.environ.update(hidden)
 
 
 def root() -> str | None:

@@ -48,7 +48,11 @@ class Path:
             self._scheme = scheme
             self._bucket, _, key = rest.partition("/")
             self._key = key.strip("/")
-            stores.open_store(scheme, self._bucket)
+            if scheme not in stores.SCHEMES or not self._bucket:
+                known = ", ".join(f"{name}://" for name in stores.SCHEMES)
+                raise ConfigError(
+                    f"{text} is no place lmlab knows how to reach. Use a folder, or one of {known}."
+                )
 
     # -- the name ---------------------------------------------------------------------------------
 

@@ -1,35 +1,129 @@
 """The obstore client behind each kind of place, and its errors as ours: one line, the path, the way out.
 
-Only `put` with mode "create" (put-if-absent) is asked of a store beyond plain reading and writing.
+Every client has the lab's limits: to connect, between two bytes, for the whole request with its tries. Of a
+store only `put` with mode "create" (put-if-absent) is asked beyond plain reading and writing.
 """
 
 import errno
 import functools
 import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError
-from obstore.store import LocalStore, MemoryStore
+from obstore.store import GCSStore, LocalStore, MemoryStore, S3Store
 
-from lmlab.core.errors import ConfigError, LmlabError, StorageError
+from lmlab.core import environ
+from lmlab.core.errors import LmlabError, StorageError
+from lmlab.storage import lab as labs, secrets
 
-Store = LocalStore | MemoryStore
+Store = LocalStore | MemoryStore | S3Store | GCSStore
 
+_REREAD = timedelta(minutes=15)
+"""After this time references are read again, so that a rotated key is taken up by a long run."""
+# obstore asks for a token before it writes even when it is told to sign nothing.
+_NOBODY = '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}'
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EPERM}
 _NOT_A_FOLDER = {errno.ENOTDIR, errno.EEXIST}
+SCHEMES = ("file", "memory", "s3", "gs", "hf", "https", "http")
+
+
+def open_store(scheme: str, bucket: str) -> Store:
+    """The client of `scheme://bucket`, one a process. The local store's keys are absolute paths."""
+    if scheme in ("file", "memory"):
+        return _own(scheme, bucket)
+    here = labs.lab()
+    return _remote(scheme, bucket, here.backend(scheme, bucket), here.limits)
 
 
 @functools.cache
-def open_store(scheme: str, bucket: str) -> Store:
-    """The client of `scheme://bucket`, one a process. The local store's keys are absolute paths."""
-    if scheme == "file":
-        return LocalStore("/")
-    if scheme == "memory":
-        return MemoryStore()
-    raise ConfigError(
-        f"{scheme}://{bucket} is a kind of store lmlab does not know. Use a folder (file://…) or memory://…."
-    )
+def _own(scheme: str, _bucket: str) -> Store:
+    return LocalStore("/") if scheme == "file" else MemoryStore()
+
+
+@functools.lru_cache(maxsize=256)
+def _remote(scheme: str, bucket: str, backend: labs.Backend | None, limits: labs.Limits) -> Store:
+    given = backend or labs.Backend()
+    options: dict[str, Any] = {
+        "client_options": _client_options(limits, allow_http=given.allow_http),
+        "retry_config": _retries(limits),
+    }
+    # obstore adds what it finds in the environment to what it is given: AWS_SESSION_TOKEN to a pinned key.
+    stray = ("AWS_", "GOOGLE_") if given.is_pinned else ()
+    make = _open_s3 if scheme == "s3" else _open_gs
+    try:
+        with environ.without(stray):
+            return make(bucket, given, options)
+    except BaseError as error:
+        raise translate(error, f"{scheme}://{bucket}", "opened") from None
+
+
+def _client_options(limits: labs.Limits, *, allow_http: bool) -> dict[str, Any]:
+    return {
+        "allow_http": allow_http,
+        "connect_timeout": timedelta(seconds=min(limits.connect_s, limits.total_s / 2)),
+        "read_timeout": timedelta(seconds=min(limits.read_s, limits.total_s / 2)),
+        "timeout": timedelta(seconds=limits.total_s),
+        "pool_max_idle_per_host": str(limits.connections),
+    }
+
+
+def _retries(limits: labs.Limits) -> dict[str, Any]:
+    # A try that began before this moment and then hears nothing ends within total_s.
+    last_start = limits.total_s - max(min(limits.read_s, limits.total_s / 2), limits.connect_s)
+    return {"max_retries": limits.tries - 1, "retry_timeout": timedelta(seconds=max(last_start, 0))}
+
+
+def _open_s3(bucket: str, given: labs.Backend, options: dict[str, Any]) -> Store:
+    settings: dict[str, Any] = {"conditional_put": "etag"}
+    if given.region:
+        settings["region"] = given.region
+    if given.endpoint:
+        host = (
+            given.endpoint
+            if given.addressing == "path"
+            else given.endpoint.replace("://", f"://{bucket}.", 1)
+        )
+        settings |= {"endpoint": host, "virtual_hosted_style_request": given.addressing == "virtual"}
+    if given.anonymous:
+        settings["skip_signature"] = True
+    elif given.access_key or given.secret_key:
+        provider = functools.partial(_s3_credentials, bucket, given)
+        provider()
+        options["credential_provider"] = provider
+    return S3Store(bucket, **settings, **options)
+
+
+def _s3_credentials(bucket: str, given: labs.Backend) -> dict[str, Any]:
+    what = f"credentials of s3://{bucket}"
+    token = secrets.resolve(given.session_token, what).reveal() if given.session_token else None
+    return {
+        "access_key_id": secrets.resolve(given.access_key, f"{what}, access_key").reveal(),
+        "secret_access_key": secrets.resolve(given.secret_key, f"{what}, secret_key").reveal(),
+        "token": token,
+        "expires_at": datetime.now(UTC) + _REREAD,
+    }
+
+
+def _open_gs(bucket: str, given: labs.Backend, options: dict[str, Any]) -> Store:
+    settings: dict[str, Any] = {"base_url": given.endpoint} if given.endpoint else {}
+    what = f"credentials of gs://{bucket}"
+    if given.anonymous:
+        settings |= {"skip_signature": True, "service_account_key": _NOBODY}
+    elif given.service_account:
+        settings["service_account_key"] = secrets.resolve(given.service_account, what).reveal()
+    elif given.token:
+        provider = functools.partial(_gs_credentials, what, given)
+        provider()
+        options["credential_provider"] = provider
+    return GCSStore(bucket, **settings, **options)
+
+
+def _gs_credentials(what: str, given: labs.Backend) -> dict[str, Any]:
+    token = secrets.resolve(given.token, what)
+    return {"token": token.reveal(), "expires_at": datetime.now(UTC) + _REREAD}
 
 
 def put(store: Store, key: str, data: bytes, *, create: bool, place: str) -> bool:

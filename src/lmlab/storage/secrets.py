@@ -1,0 +1,90 @@
+"""Secrets by reference: `env:NAME`, `file:/path`, `gcp-secret://projects/P/secrets/S/versions/N`.
+
+Of an ordered list the first reference that is present counts. One that is present but can't be read is an
+error: falling through to a weaker source would use a credential that nobody meant. A value is shown nowhere.
+"""
+
+import pathlib
+import re
+from collections.abc import Sequence
+
+from lmlab.core import environ
+from lmlab.core.errors import ConfigError, HostError
+
+_CLOUD = re.compile(r"gcp-secret://(projects/[^/]+/secrets/[^/]+/versions/\d+)$")
+_FORMS = "env:NAME, file:/path or gcp-secret://projects/P/secrets/S/versions/N"
+MANAGER = "https://secretmanager.googleapis.com"
+
+
+class Secret:
+    """A value that only `reveal` shows."""
+
+    __slots__ = ("_reference", "_value")
+
+    def __init__(self, value: str, reference: str) -> None:
+        self._value, self._reference = value, reference
+
+    def reveal(self) -> str:
+        """The value, for the one call that needs it."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return f"<secret from {self._reference}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise ConfigError(f"{self!r} must not be written or sent anywhere. Send its reference instead.")
+
+
+def check(references: object, what: str) -> None:
+    """Refuse what is no list of references; the message never repeats a value, it could be a secret."""
+    if not isinstance(references, list | tuple) or not references:
+        raise ConfigError(f"{what} must be a list of references: {_FORMS}. Correct it.")
+    for number, reference in enumerate(references):
+        text = reference if isinstance(reference, str) else ""
+        if text.startswith("gcp-secret://"):
+            if not _CLOUD.match(text):
+                raise ConfigError(
+                    f"{what}[{number}] names no version, so its value could change unseen. "
+                    "Write gcp-secret://projects/P/secrets/S/versions/N with a number."
+                )
+        elif not re.match(r"env:[A-Za-z_][A-Za-z0-9_]*$|file:/.", text):
+            raise ConfigError(
+                f"{what}[{number}] is no reference (its text is not shown, it could be a secret), and "
+                f"secrets don't belong into files of settings. Write {_FORMS}."
+            )
+
+
+def resolve(references: Sequence[str], what: str) -> Secret:
+    """The first secret that is present. Raises ConfigError if none is, HostError if one can't be read."""
+    check(references, what)
+    for reference in references:
+        value = _read(reference, what)
+        if value is not None:
+            return Secret(value, reference)
+    raise ConfigError(f"{what}: none of {', '.join(references)} is there. Set one of them.")
+
+
+def _read(reference: str, what: str) -> str | None:
+    kind, _, name = reference.partition(":")
+    if kind == "env":
+        return environ.get(name)
+    value = _read_file(pathlib.Path(name), what) if kind == "file" else None
+    if value == "":
+        raise HostError(
+            f"{what}: {reference} is empty, and nothing weaker is used instead. Fill or remove it."
+        )
+    return value
+
+
+def _read_file(path: pathlib.Path, what: str) -> str | None:
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+    # Raised outside of the handler: the text of a decoding error holds a part of the value.
+    raise HostError(
+        f"{what}: file:{path} is there but can't be read ({reason}), and nothing weaker is used instead. "
+        "Correct or remove it."
+    )
