@@ -87,7 +87,7 @@ def _inspect(folder: Path) -> Provenance:
         dirty=tree != clean if commit else None,
         branch=branch,
         argv=tuple(sys.argv),
-        user=_user(),
+        user=login(),
         host=platform.node(),
         python=platform.python_version(),
         launched_at=time.time(),
@@ -126,7 +126,8 @@ def _git(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> st
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _user() -> str:
+def login() -> str:
+    """Who runs this process, as the system knows them."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

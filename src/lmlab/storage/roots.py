@@ -2,44 +2,44 @@
 
 import pathlib
 import secrets
-import tomllib
 
 from lmlab.core import environ
 from lmlab.core.errors import ConfigError, StorageError
+from lmlab.storage import regions
+from lmlab.storage.lab import Lab, lab
 from lmlab.storage.paths import Path
-
-FILE = "lmlab.toml"
 
 
 def choose_root(flag: str | None = None, start: pathlib.Path | None = None) -> Path:
-    """`--root`, else LMLAB_ROOT, else `root` in the nearest lmlab.toml upwards, else the user's data folder.
+    """`--root`, else LMLAB_ROOT, else `root` in lmlab.toml, else its root for this region, else a default.
+
+    A flag is handed on to child processes, so that steps and ranks keep their accounts at the same root.
 
     >>> choose_root("/data/lab")
     Path('/data/lab')
     """
-    chosen = flag or environ.root() or _from_file(start or pathlib.Path.cwd())
+    file = lab(start)
+    chosen = flag or environ.root() or file.root
+    if chosen is None and file.roots:
+        chosen = _of_this_region(file)
     root = Path(chosen) if chosen else Path(environ.data_dir())
     if root.is_local and root.exists() and not root.is_dir():
         raise StorageError(f"The root {root} is a file, not a folder. Choose another --root.")
+    if flag:
+        environ.put("LMLAB_ROOT", str(root))
     return root
 
 
-def _from_file(start: pathlib.Path) -> str | None:
-    for folder in (start, *start.parents):
-        path = folder / FILE
-        if not path.is_file():
-            continue
-        try:
-            root = tomllib.loads(path.read_text()).get("root")
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{path} is not valid TOML: {error}. Correct it.") from error
-        if root is None:
-            return None
-        if not isinstance(root, str) or not root:
-            raise ConfigError(f"root={root!r} in {path} must be a path or an address in quotes.")
-        # A relative root means the same folder from wherever below the command is run.
-        return root if "://" in root else str(folder / root)
-    return None
+def _of_this_region(file: Lab) -> str:
+    own = regions.own_region()
+    for region, root in file.roots.items():
+        if own is not None and regions.same_region(region, own):
+            return root
+    where = "The region of this machine is unknown" if own is None else f"This machine is in {own}"
+    raise ConfigError(
+        f"{where}, and {file.file} has no root there (only in {', '.join(file.roots)}), so there is no place "
+        "to write to. Add one to [roots], or name a --root."
+    )
 
 
 def probe(root: Path) -> None:
