@@ -1,7 +1,6 @@
 """The charts of a report as inline SVG: drawn by Altair and vl-convert, coloured by the page's style sheet.
 
-Colours in the SVG are the light ones of `PALETTE`; the style sheet maps each to a variable, so that a chart
-follows the reader's light or dark mode. Each chart is drawn wide and narrow, and the page shows one of them.
+Each chart is drawn wide and narrow, in the light colours of the palette, and the page shows one of them.
 """
 
 import html
@@ -16,22 +15,9 @@ import vl_convert
 
 from lmlab.core.config import decode
 from lmlab.reports.facts import Curve, Facts
+from lmlab.reports.palette import COLOUR
 from lmlab.science.bets import Bet
 
-# name -> (light, dark); light values must differ, since the style sheet selects by them.
-PALETTE = {
-    "ink": ("#1a1f29", "#e8eaed"),
-    "muted": ("#5d6675", "#9aa4b2"),
-    "grid": ("#e4e7ec", "#2b323d"),
-    "paper": ("#ffffff", "#161a21"),
-    "main": ("#2459c4", "#7aa7ff"),
-    "second": ("#c2570c", "#f5a15c"),
-    "third": ("#0f766e", "#4fd1c5"),
-    "fourth": ("#7c5c00", "#d9b84a"),
-    "fifth": ("#86198f", "#e08cf0"),
-    "band": ("#dbe6fb", "#1f2f4d"),
-}
-COLOUR = {name: light for name, (light, _) in PALETTE.items()}
 SERIES = ("main", "second", "third", "fourth", "fifth")
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross")
 WIDE, NARROW = 500, 262  # of the plot itself; axis and labels come on top
@@ -303,14 +289,3 @@ _CONFIG: dict[str, Any] = {
     "axis": {**_LINES, **_WORDS, "titleFontWeight": "normal", "titlePadding": 8, "labelLimit": 140},
     "legend": {**_LEGEND, "labelColor": COLOUR["ink"], "symbolStrokeWidth": 2},
 }
-
-
-def style_variables() -> str:
-    """CSS that gives each colour of the charts a variable, in light and in dark."""
-    light = "".join(f"--{name}:{value[0]};" for name, value in PALETTE.items())
-    dark = "".join(f"--{name}:{value[1]};" for name, value in PALETTE.items())
-    rules = "".join(
-        f'svg [fill="{value[0]}"]{{fill:var(--{name})}}svg [stroke="{value[0]}"]{{stroke:var(--{name})}}'
-        for name, value in PALETTE.items()
-    )
-    return f":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}{rules}"

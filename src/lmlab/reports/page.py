@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import msgspec
@@ -24,6 +23,7 @@ from lmlab.core.units import format_bytes, format_count, format_seconds
 from lmlab.reports import charts
 from lmlab.reports.excerpts import Excerpt
 from lmlab.reports.facts import Facts, Scores, Stage
+from lmlab.reports.palette import style_sheet
 
 SIZE_LIMIT_BYTES = 1_500_000
 REASONS_SHOWN = 4
@@ -64,7 +64,7 @@ def render(facts: Facts) -> str:
         command=command(_record(facts, facts.run.address).provenance),
         provenance=_record(facts, facts.run.address).provenance,
         figures=charts.figures(facts),
-        style=Markup(charts.style_variables() + _style()),  # noqa: S704 - our own style sheet
+        style=Markup(style_sheet()),  # noqa: S704 - our own style sheet
         island=Markup(island(facts)),  # noqa: S704 - escaped there
     )
     size = len(page.encode())
@@ -272,11 +272,6 @@ def _least(values: Mapping[str, float]) -> str:
 
 def _listed(parts: list[str], word: str = "and") -> str:
     return ", ".join(parts[:-1]) + f" {word} {parts[-1]}" if len(parts) > 1 else "".join(parts)
-
-
-@cache
-def _style() -> str:
-    return files("lmlab.reports").joinpath("assets/style.css").read_text()
 
 
 @cache
