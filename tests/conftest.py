@@ -1,10 +1,9 @@
 """Shape checking, the stores that tests run on, and folders that no test shares with the user's own."""
 
+import contextlib
 import os
-import secrets
 import subprocess
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,8 @@ import pytest
 from lmlab.core.shapecheck import install_if_asked
 from lmlab.storage import Path as StoragePath
 from quickstart import run_small
+from services.fault_proxy import Faults
+from services.places import declare_root, make_bucket
 from services.starting import service
 
 os.environ.setdefault("LMLAB_CHECK_SHAPES", "1")
@@ -50,15 +51,6 @@ def small_quickstart(tmp_path_factory: pytest.TempPathFactory) -> Quickstart:
     return Quickstart(root, run_small(root))
 
 
-BUCKET = "lab-tests"
-
-
-def make_bucket(endpoint: str) -> str:
-    """Make the bucket of the tests; gives the endpoint back."""
-    with urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT"), timeout=20):
-        return endpoint
-
-
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
     """The address of moto's S3 server, with the bucket `lab-tests`."""
@@ -83,32 +75,20 @@ def gcs_endpoint() -> Iterator[str]:
 @pytest.fixture(params=["local", "s3", "gcs"])
 def any_root(request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoragePath:
     """A fresh root on each kind of store; LMLAB_CONFIG and LMLAB_ROOT say so to child processes too."""
-    name = secrets.token_hex(6)
-    if request.param == "local":
-        root, backend = str(tmp_path / "root"), ""
-    else:
-        endpoint = request.getfixturevalue(f"{request.param}_endpoint")
-        root = f"{'s3' if request.param == 's3' else 'gs'}://{BUCKET}/{name}"
-        (tmp_path / "key").write_text("testing")
-        backend = S3_BACKEND if request.param == "s3" else GCS_BACKEND
-        backend = backend.format(endpoint=endpoint, key=tmp_path / "key")
-    (tmp_path / "lmlab.toml").write_text(f'root = "{root}"\n{backend}')
-    monkeypatch.setenv("LMLAB_CONFIG", str(tmp_path / "lmlab.toml"))
-    monkeypatch.setenv("LMLAB_ROOT", root)
-    return StoragePath(root)
+    endpoint = "" if request.param == "local" else request.getfixturevalue(f"{request.param}_endpoint")
+    return declare_root(request.param, endpoint, tmp_path, monkeypatch)
 
 
-S3_BACKEND = """
-[backends."s3://"]
-endpoint = "{endpoint}"
-region = "us-east-1"
-allow_http = true
-access_key = "file:{key}"
-secret_key = "file:{key}"
-"""
-GCS_BACKEND = """
-[backends."gs://"]
-endpoint = "{endpoint}"
-allow_http = true
-anonymous = true
-"""
+@pytest.fixture
+def fault_proxy() -> Iterator[Callable[[str], Faults]]:
+    """Puts a proxy in front of an endpoint, which counts requests and misbehaves by rules."""
+    with contextlib.ExitStack() as stack:
+        yield lambda endpoint: Faults(stack.enter_context(service("fault_proxy", endpoint)))
+
+
+@pytest.fixture(params=["s3", "gcs"])
+def faulty_root(request, tmp_path, monkeypatch, fault_proxy) -> tuple[StoragePath, Faults]:
+    """A fresh remote root behind a fault proxy, with limits of a few seconds."""
+    faults = fault_proxy(request.getfixturevalue(f"{request.param}_endpoint"))
+    limits = "[limits]\nconnect_s = 1\nread_s = 1\ntotal_s = 4\ntries = 4\n"
+    return declare_root(request.param, faults.address, tmp_path, monkeypatch, limits), faults
