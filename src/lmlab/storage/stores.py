@@ -7,6 +7,7 @@ store only `put` with mode "create" (put-if-absent) is asked beyond plain readin
 import errno
 import functools
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -46,18 +47,18 @@ def _own(scheme: str, _bucket: str) -> Store:
 @functools.lru_cache(maxsize=256)
 def _remote(scheme: str, bucket: str, backend: labs.Backend | None, limits: labs.Limits) -> Store:
     given = backend or labs.Backend()
-    options: dict[str, Any] = {
-        "client_options": _client_options(limits, allow_http=given.allow_http),
-        "retry_config": _retries(limits),
-    }
+    settings = (_s3_settings if scheme == "s3" else _gs_settings)(bucket, given)
+    make: Any = S3Store if scheme == "s3" else GCSStore
     # obstore adds what it finds in the environment to what it is given: AWS_SESSION_TOKEN to a pinned key.
     stray = ("AWS_", "GOOGLE_") if given.is_pinned else ()
-    make = _open_s3 if scheme == "s3" else _open_gs
+    options = _client_options(limits, allow_http=given.allow_http)
     try:
         with environ.without(stray):
-            return make(bucket, given, options)
+            return make(bucket, **settings, client_options=options, retry_config=_retries(limits))
     except BaseError as error:
-        raise translate(error, f"{scheme}://{bucket}", "opened") from None
+        failure = translate(error, f"{scheme}://{bucket}", "opened")
+    # Raised outside of the handler: obstore's text may quote the key that it could not read.
+    raise failure
 
 
 def _client_options(limits: labs.Limits, *, allow_http: bool) -> dict[str, Any]:
@@ -76,29 +77,28 @@ def _retries(limits: labs.Limits) -> dict[str, Any]:
     return {"max_retries": limits.tries - 1, "retry_timeout": timedelta(seconds=max(last_start, 0))}
 
 
-def _open_s3(bucket: str, given: labs.Backend, options: dict[str, Any]) -> Store:
+def _s3_settings(bucket: str, given: labs.Backend) -> dict[str, Any]:
     settings: dict[str, Any] = {"conditional_put": "etag"}
     if given.region:
         settings["region"] = given.region
     if given.endpoint:
-        host = (
-            given.endpoint
-            if given.addressing == "path"
-            else given.endpoint.replace("://", f"://{bucket}.", 1)
-        )
-        settings |= {"endpoint": host, "virtual_hosted_style_request": given.addressing == "virtual"}
+        is_virtual = given.addressing == "virtual"
+        host = given.endpoint.replace("://", f"://{bucket}.", 1) if is_virtual else given.endpoint
+        settings |= {"endpoint": host, "virtual_hosted_style_request": is_virtual}
     if given.anonymous:
         settings["skip_signature"] = True
-    elif given.access_key or given.secret_key:
-        provider = functools.partial(_s3_credentials, bucket, given)
-        provider()
-        options["credential_provider"] = provider
-    return S3Store(bucket, **settings, **options)
+    elif given.is_pinned:
+        settings["credential_provider"] = _checked(functools.partial(_s3_credentials, bucket, given))
+    return settings
 
 
 def _s3_credentials(bucket: str, given: labs.Backend) -> dict[str, Any]:
-    what = f"credentials of s3://{bucket}"
-    token = secrets.resolve(given.session_token, what).reveal() if given.session_token else None
+    what = f"s3://{bucket}"
+    token = (
+        secrets.resolve(given.session_token, f"{what}, session_token").reveal()
+        if given.session_token
+        else None
+    )
     return {
         "access_key_id": secrets.resolve(given.access_key, f"{what}, access_key").reveal(),
         "secret_access_key": secrets.resolve(given.secret_key, f"{what}, secret_key").reveal(),
@@ -107,23 +107,27 @@ def _s3_credentials(bucket: str, given: labs.Backend) -> dict[str, Any]:
     }
 
 
-def _open_gs(bucket: str, given: labs.Backend, options: dict[str, Any]) -> Store:
+def _gs_settings(bucket: str, given: labs.Backend) -> dict[str, Any]:
     settings: dict[str, Any] = {"base_url": given.endpoint} if given.endpoint else {}
-    what = f"credentials of gs://{bucket}"
     if given.anonymous:
         settings |= {"skip_signature": True, "service_account_key": _NOBODY}
     elif given.service_account:
-        settings["service_account_key"] = secrets.resolve(given.service_account, what).reveal()
+        key = secrets.resolve(given.service_account, f"gs://{bucket}, service_account")
+        settings["service_account_key"] = key.reveal()
     elif given.token:
-        provider = functools.partial(_gs_credentials, what, given)
-        provider()
-        options["credential_provider"] = provider
-    return GCSStore(bucket, **settings, **options)
+        settings["credential_provider"] = _checked(functools.partial(_gs_credentials, bucket, given))
+    return settings
 
 
-def _gs_credentials(what: str, given: labs.Backend) -> dict[str, Any]:
-    token = secrets.resolve(given.token, what)
+def _gs_credentials(bucket: str, given: labs.Backend) -> dict[str, Any]:
+    token = secrets.resolve(given.token, f"gs://{bucket}, token")
     return {"token": token.reveal(), "expires_at": datetime.now(UTC) + _REREAD}
+
+
+def _checked(provider: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    """Called once, so that a missing secret is our error and not one inside of obstore's."""
+    provider()
+    return provider
 
 
 def put(store: Store, key: str, data: bytes, *, create: bool, place: str) -> bool:
