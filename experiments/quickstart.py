@@ -61,7 +61,8 @@ def build(config: Config = Config()) -> lab.Artifact:
     call = lab.call_bet("calls/quickstart", bet, grug)
     dense = lab.train("runs/dense", dense_baseline(run)).on(both_cores)
 
-    scores = lab.evaluate("evals/quickstart", grug, heldout, corpus["holdout"], (dense,)).on(both_cores)
+    scores = lab.evaluate("evals/quickstart", grug, heldout, corpus["holdout"], (dense,), (tokens,))
+    scores.on(both_cores)
     exported = lab.export("models/quickstart", grug, tokenizer)
     prompts = (
         "The President of the United States",

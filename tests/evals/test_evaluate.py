@@ -19,9 +19,11 @@ COLUMNS = ["grug", "dense", "zstd -19", "unigram", "5-gram"]
 
 
 @pytest.fixture(scope="module")
-def evaluated(run_step, places: Path, grug, dense, holdout, documents) -> tuple[Path, Evaluation]:
-    folder = places / "evaluation"
-    return folder, run_step(evaluate, folder, grug, holdout, documents, baselines=(dense,))
+def evaluated(
+    run_step, places: Path, grug, dense, holdout, documents, training_tokens
+) -> tuple[Path, Evaluation]:
+    folder, beside = places / "evaluation", {"baselines": (dense,), "trained_on": (training_tokens,)}
+    return folder, run_step(evaluate, folder, grug, holdout, documents, **beside)
 
 
 def test_every_column_is_measured_on_the_same_documents(evaluated, holdout) -> None:
@@ -53,31 +55,42 @@ def test_compressed_sizes_are_those_of_each_document_alone(evaluated, documents)
     assert found == pytest.approx([sizes[name] for name in table["id"].to_pylist()])
 
 
-def test_ngrams_learn_from_the_tokens_of_the_run_alone(evaluated, grug) -> None:
+def test_ngrams_learn_from_the_tokens_of_the_run_alone(evaluated, grug, training_tokens) -> None:
     scores = json.loads((evaluated[0] / "scores.json").read_text())
     facts = {row["name"]: row for row in scores["columns"]}
-    seen = sum(map(len, seen_tokens(grug.path)))
+    seen = sum(map(len, seen_tokens(grug.path, [training_tokens])))
     assert facts["5-gram"]["trained_tokens"] == facts["unigram"]["trained_tokens"] == seen
     docs = next(row for row in scores["domains"] if row["domain"] == "docs")["bpb"]
     assert docs["5-gram"] < docs["unigram"] < docs["grug"]
 
 
 def test_evaluating_again_gives_the_same_bytes(
-    evaluated, run_step, places: Path, grug, dense, holdout, documents
+    evaluated, run_step, places: Path, grug, dense, holdout, documents, training_tokens
 ) -> None:
-    run_step(evaluate, places / "again", grug, holdout, documents, baselines=(dense,))
+    beside = {"baselines": (dense,), "trained_on": (training_tokens,)}
+    run_step(evaluate, places / "again", grug, holdout, documents, **beside)
     for name in ("scores.json", "top_documents.json", "documents.parquet"):
         assert (places / "again" / name).read_bytes() == (evaluated[0] / name).read_bytes()
 
 
-def test_progress_names_the_column_and_the_domain(tmp_path, dense, holdout, documents) -> None:
+def test_without_the_tokens_of_the_run_there_are_no_ngrams(
+    tmp_path, run_step, dense, holdout, documents
+) -> None:
+    result = run_step(evaluate, Path(tmp_path), dense, holdout, documents)
+    assert list(result.baselines) == ["zstd -19"]
+
+
+def test_progress_names_the_column_and_the_domain(
+    tmp_path, dense, holdout, documents, training_tokens
+) -> None:
     lines: list[str] = []
 
     class Told(Out):
         def status(self, text: str, done: float | None = None, total: float | None = None) -> None:
             lines.append(text)
 
-    evaluate.body(Told.at(Path(tmp_path), name="e", version="dev"), dense, holdout, documents)
+    told = Told.at(Path(tmp_path), name="e", version="dev")
+    evaluate.body(told, dense, holdout, documents, trained_on=(training_tokens,))
     assert "dense: docs" in lines
     assert "5-gram over the tokens of dense" in lines
 

@@ -24,11 +24,17 @@ class Evaluation(Artifact):
 
 @step
 def evaluate(
-    out: Out, run: Trained, holdout: TokenStore, documents: Artifact, baselines: tuple[Trained, ...] = ()
+    out: Out,
+    run: Trained,
+    holdout: TokenStore,
+    documents: Artifact,
+    baselines: tuple[Trained, ...] = (),
+    trained_on: tuple[TokenStore, ...] = (),
 ) -> Evaluation:
     """Score `run`, the `baselines`, zstd and n-grams on every held-out document: same tokens, same bytes.
 
-    `documents` are the texts that `holdout` was tokenized from. The end-of-document id is not scored.
+    `documents` are the texts that `holdout` was tokenized from. The n-grams learn from the tokens of `run`,
+    whose stores are `trained_on`; without it they are left out. The end-of-document id is not scored.
     """
     names = column_names([run, *baselines])
     from lmlab.evals.columns import model_column, ngram_column, zstd_column
@@ -45,8 +51,8 @@ def evaluate(
         for name, trained in zip(names, [run, *baselines], strict=True)
     ]
     columns.append(zstd_column(held_out))
-    seen = list(seen_tokens(run.path))
-    for name, order in NGRAMS.items():
+    seen = list(seen_tokens(run.path, trained_on)) if trained_on else []
+    for name, order in NGRAMS.items() if trained_on else ():
         out.status(f"{name} over the tokens of {names[0]}")
         columns.append(ngram_column(name, order, seen, store))
     for column in columns:

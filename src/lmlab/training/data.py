@@ -1,14 +1,15 @@
 """The text of a run: its stores opened and checked before anything is compiled, and what it has read."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike, fspath
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lmlab.core.errors import ConfigError
-from lmlab.storage import Path, read_json
+from lmlab.artifacts import Artifact
+from lmlab.core.errors import ConfigError, InputError
+from lmlab.storage import Path
 from lmlab.tokens.store import Store, open_store
 from lmlab.training import identity
 from lmlab.training.checkpoint import complete_steps
@@ -45,19 +46,22 @@ def open_inputs(run: Run) -> Inputs:
     return Inputs(stream, held_out(store, run.seq, run.validation_tokens))
 
 
-def seen_tokens(run: PathLike[str]) -> Iterator[NDArray[np.int32]]:
+def seen_tokens(run: PathLike[str], trained_on: Iterable[Artifact]) -> Iterator[NDArray[np.int32]]:
     """Each sequence of `seq` tokens that the run in this folder was trained on, in order.
 
-    Computed from the recipe and the stores, up to the newest checkpoint; nothing was recorded for it.
+    Computed from the recipe and its token stores, up to the newest checkpoint; nothing was recorded for it.
+    Raises InputError naming a store of the recipe that is not among `trained_on`.
     """
     folder = Path(fspath(run))
     recipe = identity.recipe_of(folder)
-    places = read_json(folder / "inputs.json")
-    assert isinstance(places, dict)
-    stores = {
-        address: open_store(Path(fspath(folder.local / str(places[address]))))
-        for address in recipe.data.stores
-    }
+    given = {str(store.address): store.path for store in trained_on}
+    missing = [address for address in map(str, recipe.data.stores) if address not in given]
+    if missing:
+        raise InputError(
+            f"{folder} was trained on {missing[0]}, which is not given "
+            f"(given: {', '.join(given) or 'none'}), so what it saw can't be told. Name the token stores of its recipe."
+        )
+    stores = {address: open_store(given[str(address)]) for address in recipe.data.stores}
     stream = _stream(recipe, stores, recipe.data.stores)
     for step in range(max(complete_steps(folder.local / "checkpoints"), default=0)):
         yield from stream.batch(step).tokens

@@ -1,11 +1,10 @@
 """What a run is: its recipe, kept beside it and compared at every resume.
 
-A run is its folder. `recipe.json` holds the encoded `Run` with each artifact as its address, `inputs.json`
-where those artifacts lie relative to the run. Code edits and new fields with defaults never matter; a
-change of anything that decides the losses is refused, naming the field.
+A run is its folder. `recipe.json` holds the encoded `Run` with each artifact as its address. Code edits and
+new fields with defaults never matter; a change of anything that decides the losses is refused, naming the
+field.
 """
 
-import os
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -34,9 +33,6 @@ def keep(run: Run, folder: Path) -> None:
     if file.exists():
         _refuse_change(read(folder), new, folder)
     write_json(file, new)
-    stores = [*run.data.stores, *([run.validation] if run.validation is not None else [])]
-    places = {store.address: os.path.relpath(store.path.local, folder.local) for store in stores}
-    write_json(folder / "inputs.json", places)
 
 
 def read(folder: Path) -> dict[str, Any]:
