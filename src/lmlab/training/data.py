@@ -59,7 +59,8 @@ def seen_tokens(run: PathLike[str], trained_on: Iterable[Artifact]) -> Iterator[
     if missing:
         raise InputError(
             f"{folder} was trained on {missing[0]}, which is not given "
-            f"(given: {', '.join(given) or 'none'}), so what it saw can't be told. Name the token stores of its recipe."
+            f"(given: {', '.join(given) or 'none'}), so what it saw can't be told. "
+            "Name the token stores of its recipe."
         )
     stores = {address: open_store(given[str(address)]) for address in recipe.data.stores}
     stream = _stream(recipe, stores, recipe.data.stores)
