@@ -71,8 +71,8 @@ def fit(
 
     Writes `recipe.json`, `metrics.jsonl`, `checkpoints/` and at the end `summary.json`; where that exists,
     the run is finished and its summary is returned. SIGINT and SIGTERM save, then raise
-    KeyboardInterrupt; the same call goes on from there. Raises ConfigError when the folder holds a run of another recipe,
-    `Diverged` when the loss is not finite.
+    KeyboardInterrupt; the same call goes on from there. Raises ConfigError when the folder holds a
+    run of another recipe, `Diverged` when the loss is not finite.
     """
     place = Path(fspath(folder))
     inputs = open_inputs(run)
