@@ -20,9 +20,10 @@ def choose_root(flag: str | None = None, start: pathlib.Path | None = None) -> P
     """
     file = lab(start)
     chosen = flag or environ.root() or file.root
-    if chosen is None and file.roots:
-        chosen = _of_this_region(file)
-    root = Path(chosen) if chosen else Path(environ.data_dir())
+    if chosen:
+        root = Path(chosen)
+    else:
+        root = regional_root(file) if file.roots else Path(environ.data_dir())
     if root.is_local and root.exists() and not root.is_dir():
         raise StorageError(f"The root {root} is a file, not a folder. Choose another --root.")
     if flag:
@@ -30,15 +31,16 @@ def choose_root(flag: str | None = None, start: pathlib.Path | None = None) -> P
     return root
 
 
-def _of_this_region(file: Lab) -> str:
-    own = regions.own_region()
+def regional_root(file: Lab | None = None) -> Path:
+    """The root that lmlab.toml declares for this machine's region. Raises ConfigError, never invents one."""
+    file, own = file or lab(), regions.own_region()
     for region, root in file.roots.items():
         if own is not None and regions.same_region(region, own):
-            return root
+            return Path(root)
     where = "The region of this machine is unknown" if own is None else f"This machine is in {own}"
     raise ConfigError(
-        f"{where}, and {file.file} has no root there (only in {', '.join(file.roots)}), so there is no place "
-        "to write to. Add one to [roots], or name a --root."
+        f"{where}, and {file.file} has no root there (only in {', '.join(file.roots) or 'none'}), so there is "
+        "no place to write to. Add one to [roots], or name a --root."
     )
 
 
