@@ -20,10 +20,10 @@ def choose_root(flag: str | None = None, start: pathlib.Path | None = None) -> P
     """
     file = lab(start)
     chosen = flag or environ.root() or file.root
-    if chosen:
-        root = Path(chosen)
+    if chosen is None and file.roots:
+        root = regional_root(file)
     else:
-        root = regional_root(file) if file.roots else Path(environ.data_dir())
+        root = Path(chosen or environ.data_dir())
     if root.is_local and root.exists() and not root.is_dir():
         raise StorageError(f"The root {root} is a file, not a folder. Choose another --root.")
     if flag:
@@ -39,8 +39,8 @@ def regional_root(file: Lab | None = None) -> Path:
             return Path(root)
     where = "The region of this machine is unknown" if own is None else f"This machine is in {own}"
     raise ConfigError(
-        f"{where}, and {file.file} has no root there (only in {', '.join(file.roots) or 'none'}), so there is "
-        "no place to write to. Add one to [roots], or name a --root."
+        f"{where}, and {file.file} has no root there (only in {', '.join(file.roots) or 'none'}), so there "
+        "is no place to write to. Add one to [roots], or name a --root."
     )
 
 
