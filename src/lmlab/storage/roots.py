@@ -20,10 +20,7 @@ def choose_root(flag: str | None = None, start: pathlib.Path | None = None) -> P
     """
     file = lab(start)
     chosen = flag or environ.root() or file.root
-    if chosen is None and file.roots:
-        root = regional_root(file)
-    else:
-        root = Path(chosen or environ.data_dir())
+    root = regional_root(file) if chosen is None and file.roots else Path(chosen or environ.data_dir())
     if root.is_local and root.exists() and not root.is_dir():
         raise StorageError(f"The root {root} is a file, not a folder. Choose another --root.")
     if flag:
