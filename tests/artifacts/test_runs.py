@@ -37,6 +37,11 @@ from lmlab.storage import Path, tree
 V = "2026.12.01"
 
 
+@pytest.fixture(autouse=True)
+def user(monkeypatch) -> None:
+    monkeypatch.setenv("LMLAB_USER", "ann")
+
+
 def ran(diary: LocalPath) -> list[str]:
     return diary.read_text().split("\n")[:-1]
 
@@ -106,10 +111,10 @@ def test_dev_is_rebuilt_only_when_its_recipe_or_an_input_changed(run, planned, d
     run(build(1), version="dev")
     assert run(build(1), version="dev").endings == {}
     plan = planned(build(2), version="dev")
-    assert plan.items["n@dev"].why == "dev, and the recipe changed: value: 1 -> 2"
-    assert plan.items["sum@dev"].why == "dev, and n@dev is rebuilt"
-    assert run(build(2), version="dev").record("sum@dev").result["value"] == 2
-    assert ran(diary) == ["n@dev", "sum@dev", "n@dev", "sum@dev"]
+    assert plan.items["users/ann/n@dev"].why == "dev, and the recipe changed: value: 1 -> 2"
+    assert plan.items["users/ann/sum@dev"].why == "dev, and users/ann/n@dev is rebuilt"
+    assert run(build(2), version="dev").record("users/ann/sum@dev").result["value"] == 2
+    assert ran(diary) == ["users/ann/n@dev", "users/ann/sum@dev"] * 2
 
 
 def test_dev_notices_an_input_that_was_rebuilt_in_another_run(run, planned, diary):
@@ -118,14 +123,20 @@ def test_dev_notices_an_input_that_was_rebuilt_in_another_run(run, planned, diar
 
     run(total("sum", [n()]), version="dev")
     run(n(), version="dev", force=("n",))
-    assert planned(total("sum", [n()]), version="dev").items["sum@dev"].why == "dev, and n@dev was rebuilt"
+    assert (
+        planned(total("sum", [n()]), version="dev").items["users/ann/sum@dev"].why
+        == "dev, and users/ann/n@dev was rebuilt"
+    )
 
 
 def test_dev_is_rebuilt_when_the_functions_code_changed_but_not_its_comments(run, planned, monkeypatch):
     run(number("n", 1), version="dev")
     assert planned(number("n", 1), version="dev").to_build == []
     monkeypatch.setitem(number.__dict__, "source_digest", "another")
-    assert planned(number("n", 1), version="dev").items["n@dev"].why == "dev, and the code of number changed"
+    assert (
+        planned(number("n", 1), version="dev").items["users/ann/n@dev"].why
+        == "dev, and the code of number changed"
+    )
     run(number("fixed", 1))
     assert planned(number("fixed", 1)).to_build == []
 

@@ -20,7 +20,10 @@ class Produced:
 
 
 def run_body(step: Step[Any, Any], out: Out, arguments: dict[str, Any]) -> Produced:
-    """Call the body, check its result against the declared class, and hash what it wrote."""
+    """Call the body, check its result against the declared class, and hash what it wrote.
+
+    The files of a gang are hashed when all of its ranks are done.
+    """
     result = step.body(out, **arguments)
     declared = step.result_type
     if not isinstance(result, declared):
@@ -28,11 +31,7 @@ def run_body(step: Step[Any, Any], out: Out, arguments: dict[str, Any]) -> Produ
             f"The step {step.name} declares {declared.__name__}, but returned a {type(result).__name__}. "
             f"Return {declared.__name__}(…) at its end."
         )
-    if (out.path / records.RECORD).exists():
-        raise ArtifactError(
-            f"The step {step.name} wrote {records.RECORD} itself, which is the record that only the runner "
-            "may write. Give that file another name."
-        )
     encoded = config.encode(result, f"{out.address}: result")
     assert isinstance(encoded, dict)
-    return Produced(type(result).__name__, encoded, records.seal(out.path))
+    files = records.seal(out.path) if out.ranks == 1 else Files(0, 0, None)
+    return Produced(type(result).__name__, encoded, files)

@@ -1,26 +1,32 @@
 """One artifact from claim to record: the only place where a root is written.
 
-Order matters: claim, look again whether it is built, empty the folder, run the step, hash its files, check
-that the claim still stands, and commit by putting the record if none is there.
+Order matters: claim, look again whether it is built, empty the folder, run the step (or copy what another
+region has), hash its files, check that the claim still stands, and commit by putting the record if none is
+there.
 """
 
+import contextlib
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from lmlab.artifacts import claims, failures, launch, output, records
+from lmlab.artifacts import claims, failures, launch, mirror, output, records
 from lmlab.artifacts.body import Produced, run_body
 from lmlab.artifacts.calls import Attempt, Out
-from lmlab.artifacts.claims import Beat, Claim, Keeper, Owner, Timing
+from lmlab.artifacts.claims import Beat, Claim, Keeper, Owner, Timing, Watch
 from lmlab.artifacts.failures import Failure
+from lmlab.artifacts.gang import Gang
 from lmlab.artifacts.graph import Graph, Node
 from lmlab.artifacts.handles import Artifact, Part, call_of
 from lmlab.artifacts.identity import replace_handles
-from lmlab.artifacts.plan import reason_to_rebuild
+from lmlab.artifacts.plan import Item, reason_to_rebuild
 from lmlab.artifacts.records import Input, Record
 from lmlab.core import config, provenance
-from lmlab.core.errors import ClaimLost, ConfigError, InputError
+from lmlab.core.errors import ArtifactError, InputError, StorageError
 from lmlab.storage import Path
+
+_TELL_AGAIN_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class Ending:
     """How one step of a run ended."""
 
     kind: str
-    """built, served (somebody else built it meanwhile), failed, skipped or stopped"""
+    """built, served (somebody else built it meanwhile), failed, skipped, stopped, or held by somebody else"""
     record: Record | None = None
     failure: Failure | None = None
     log: Path | None = None
@@ -53,55 +59,80 @@ class Builder:
 
     graph: Graph
     root: Path
-    record_of: Callable[[str], Record]
-    """The record of an input that is built."""
+    record_of: Callable[[str], Record | None]
+    """The record of an input, as it was planned or has been built since."""
     listen: Callable[[Event], None]
     control: launch.Control
     keeper: Keeper
     watchdog: launch.Watchdog
     timing: Timing
+    gang: Gang
+    """Runs steps of several tasks."""
+    waits: bool
+    """Whether to wait for a living owner; if not, the step ends as held."""
+    _watches: dict[str, Watch] = field(default_factory=dict)
+    """What was seen of the owners of steps that were held."""
+    _standing: set[str] = field(default_factory=set)
+    """Inputs whose record was seen during this run."""
 
-    def build(self, node: Node, outdated: Record | None, cpu: int) -> Ending:
-        """Build one node, or take what somebody else built. `outdated` is a `dev` record to replace."""
-        folder = node.folder(self.root)
-        claim = claims.acquire(
-            folder,
-            node.recipe.config,
-            is_done=lambda: self._current(node, outdated) is not None,
-            timing=self.timing,
-            stopping=self.control.stopping,
-            waiting=self._tell_once(node.address),
-        )
+    def build(self, item: Item, cpu: int) -> Ending:
+        """Build one artifact or copy it from its region, or take what somebody else built."""
+        node = item.node
+        current: list[Record] = []
+
+        def is_done() -> bool:
+            current[:] = [r for r in [self._current(item)] if r is not None]
+            return bool(current)
+
+        try:
+            claim = claims.acquire(
+                node.folder(self.root),
+                node.recipe.config,
+                is_done=is_done,
+                timing=self.timing,
+                stopping=self.control.stopping,
+                waiting=self._tell_at_times(node.address) if self.waits else _put_off,
+                is_fresh=item.is_fresh,
+                watch=self._watches.setdefault(node.address, Watch(self.timing)),
+            )
+        except _Held:
+            return Ending("held")
+        if current:
+            self._standing.add(node.address)
+            return Ending("served", current[0])
         if claim is None:
-            record = self._current(node, outdated)
-            if record is not None:
-                return Ending("served", record)
             return Ending("stopped", failure=failures.stopped("not started"))
         self.keeper.add(claim)
         ending = Ending("stopped", failure=failures.stopped("the runner was interrupted"))
         try:
-            ending = self._under(claim, node, cpu)
+            ending = self._under(claim, item, cpu)
         except Exception as error:  # noqa: BLE001 - the step boundary: the reason goes into the claim
             ending = Ending("failed", failure=failures.from_exception(error), log=claim.path("log"))
         finally:
             if ending.failure is not None:
                 _tidy(claim, node)
+                ending = replace(ending, failure=self._with_missing_input(ending.failure, node))
             self.keeper.remove(claim)
             claims.finish(claim, _last_beat(ending))
+        self._standing.add(node.address)
         return ending
 
-    def _under(self, claim: Claim, node: Node, cpu: int) -> Ending:
-        inputs = tuple(
-            Input(r.name, r.version, r.fingerprint, r.epoch) for r in map(self.record_of, node.inputs)
-        )
-        _prepare(claim, node)
+    def _under(self, claim: Claim, item: Item, cpu: int) -> Ending:
+        node = item.node
+        if not (item.is_fresh and claim.number == 1):
+            _prepare(claim, node)
         self.listen(Event(node.address, "started", str(claim.number)))
+        if item.found is not None:
+            mirror.copy_artifact(item.found, claim.folder, lost=claim.lost)
+            return self._commit(claim, item.found.record)
+        inputs = tuple(
+            Input(r.name, r.version, r.fingerprint, r.epoch, r.source) for r in map(self._input, node.inputs)
+        )
         started = time.time()
         produced = self._produce(claim, node, cpu)
-        log = claim.path("log")
         if isinstance(produced, Failure):
-            return Ending("stopped" if produced.kind == "stopped" else "failed", failure=produced, log=log)
-        claim.check()
+            kind = "stopped" if produced.kind == "stopped" else "failed"
+            return Ending(kind, failure=produced, log=claim.path("log"))
         record = Record(
             schema=records.SCHEMA,
             name=node.name,
@@ -122,12 +153,19 @@ class Builder:
             attempt=claim.number,
             epoch=claim.token,
         )
+        return self._commit(claim, record)
+
+    def _commit(self, claim: Claim, record: Record) -> Ending:
+        claim.check()
+        log = claim.path("log")
         if records.commit(claim.folder, record):
             return Ending("built", record, log=log)
-        winner = records.load(claim.folder)
-        if winner is None:
-            raise ClaimLost(f"The record of {node.address} vanished while it was being written. Run again.")
-        return Ending("served", winner, log=log)
+        standing = records.load(claim.folder)
+        if standing is None or standing.attempt < claim.number:
+            # Of an owner that woke up after we had emptied the folder: its files are gone.
+            (claim.folder / records.RECORD).remove()
+            return self._commit(claim, record)
+        return Ending("served", standing, log=log)
 
     def _produce(self, claim: Claim, node: Node, cpu: int) -> Produced | Failure:
         call = node.call
@@ -147,13 +185,13 @@ class Builder:
                 finally:
                     if printed.getvalue():
                         log.write_text(printed.getvalue())
-        if not claim.folder.is_local:
-            raise ConfigError(
-                f"{node.address} runs in its own process, which can't write to {self.root}. "
-                "Choose a --root on this machine's disk."
-            )
-        job = launch.Job(launch.task_for(call.step, out, arguments), cpu, log, claim.lost, report)
-        return launch.run_in_process(job, self.control, self.watchdog)
+        task = launch.task_for(call.step, out, arguments)
+        with contextlib.closing(output.Spool(log)) as spool:
+            claim.after_beat = spool.share
+            job = launch.Job(task, cpu, self.root, spool, claim, report)
+            if call.resources.tasks > 1:
+                return self.gang.run(job, call.resources.tasks, self.control, self.watchdog)
+            return launch.run_in_process(job, self.control, self.watchdog)
 
     def _open(self, value: Artifact) -> Artifact:
         """The built artifact, or its part, for a handle."""
@@ -164,52 +202,81 @@ class Builder:
             return self._open(value.whole)[value.part]
         address = self.graph.address_of(call)
         folder = self.graph.nodes[address].folder(self.root)
-        return records.open_artifact(self.record_of(address), call.result_type, folder)
+        return records.open_artifact(self._input(address), call.result_type, folder)
 
-    def _current(self, node: Node, outdated: Record | None) -> Record | None:
+    def _input(self, address: str) -> Record:
+        """The record of a built input, looked at once in a run: it may be gone since it was planned."""
+        record, known = self.record_of(address), address in self._standing
+        if record is None or not (known or self._is_there(address)):
+            raise ArtifactError(f"{address} was built, but its record has disappeared since. Run again.")
+        self._standing.add(address)
+        return record
+
+    def _with_missing_input(self, failure: Failure, node: Node) -> Failure:
+        """The failure, with its likely reason if an input was removed while the step ran."""
+        with contextlib.suppress(StorageError):
+            for address in node.inputs if failure.kind == "failed" else ():
+                if not self._is_there(address):
+                    cause = f"{failure.cause}\n  {address} has disappeared since it was built. Run again."
+                    return replace(failure, cause=cause)
+        return failure
+
+    def _is_there(self, address: str) -> bool:
+        return self.graph.nodes[address].load(self.root) is not None
+
+    def _current(self, item: Item) -> Record | None:
         """The record that makes building needless, if there is one by now."""
-        record = records.load(node.folder(self.root))
-        if record is None or (outdated is not None and record.epoch == outdated.epoch):
+        node, record = item.node, records.load(item.node.folder(self.root))
+        if record is None or (item.outdated is not None and record.epoch == item.outdated.epoch):
             return None
         if not node.is_mutable:
             return record
-        epochs = {address: self.record_of(address).epoch for address in node.inputs}
+        epochs = {address: self._input(address).epoch for address in node.inputs}
         return None if reason_to_rebuild(node, record, epochs) else record
 
-    def _tell_once(self, address: str) -> Callable[[Owner | None], None]:
-        told: set[str] = set()
+    def _tell_at_times(self, address: str) -> Callable[[Owner | None], None]:
+        told: dict[str, float] = {}
 
         def tell(owner: Owner | None) -> None:
             shown = owner.shown if owner else "another process"
-            if shown not in told:
-                told.add(shown)
+            if time.monotonic() - told.get(shown, -math.inf) > _TELL_AGAIN_S:
+                told[shown] = time.monotonic()
                 self.listen(Event(address, "waiting", shown))
 
         return tell
 
 
+class _Held(Exception):
+    """Another process is building it."""
+
+
+def _put_off(_owner: Owner | None) -> None:
+    raise _Held
+
+
 def _prepare(claim: Claim, node: Node) -> None:
     """Give the step an empty folder, or what a dead attempt of the same recipe left if the step resumes."""
-    record = claim.folder / records.RECORD
-    replaces_built = record.exists()
+    found, record = _contents(claim.folder), claim.folder / records.RECORD
+    before = None if record in found else claim.previous
+    # First, so that no record ever stands over half-removed files.
     record.remove()
-    before = claim.previous
-    resumes = node.call.step.resumes and before is not None and not replaces_built
-    if not (resumes and before is not None and not node.recipe.drift(before.config)):
-        _empty(claim.folder)
+    if before is None or not node.call.step.resumes or node.recipe.drift(before.config):
+        _remove(found)
 
 
-def _empty(folder: Path) -> None:
-    """Remove all but the claims."""
-    for child in folder.list():
-        if child.name != claims.FOLDER:
-            child.remove_tree()
+def _contents(folder: Path) -> list[Path]:
+    return [child for child in folder.list() if child.name != claims.FOLDER]
+
+
+def _remove(paths: list[Path]) -> None:
+    for path in paths:
+        path.remove_tree()
 
 
 def _tidy(claim: Claim, node: Node) -> None:
     """After a failure nothing half-written stays, unless the step can resume or another owns it now."""
-    if not node.call.step.resumes and not claim.lost.is_set() and claims.newest(claim.folder) == claim.number:
-        _empty(claim.folder)
+    if not node.call.step.resumes and not claim.is_lost() and claims.newest(claim.folder) == claim.number:
+        _remove(_contents(claim.folder))
 
 
 def _adopted(node: Node, source: str) -> Produced:

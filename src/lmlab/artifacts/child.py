@@ -1,5 +1,6 @@
 """What a step's process runs: `python -m lmlab.artifacts.child FD`, a call on stdin, JSON lines on FD.
 
+After the call, stdin brings a byte a second: a runner that is frozen longer than its claim lives is noticed.
 stdout and stderr are the attempt's log already. The experiment's file is imported under its one module name,
 never as `__main__`, so that the classes in the arguments are the same on both sides.
 """
@@ -10,12 +11,14 @@ import io
 import multiprocessing
 import os
 import pickle
+import select
 import signal
 import sys
+import threading
 from dataclasses import dataclass
 from importlib import import_module
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
@@ -33,6 +36,8 @@ class Start:
 
     owner_pid: int
     search_path: tuple[str, ...]
+    silence_s: float
+    """Without a sign of the runner for so long, its claim may be somebody else's: the step ends itself."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +51,17 @@ class Task:
     version: str
     attempt: int
     arguments: dict[str, Any]
+    rank: int = 0
+    ranks: int = 1
 
 
 def main() -> int:
     """Run one task; 0 if it produced a result."""
     events = int(sys.argv[1])
-    start: Start = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our own runner
-    process.die_with_owner(start.owner_pid)
+    calls = _take_stdin()
+    start: Start = pickle.load(calls)  # noqa: S301 - from our own runner
     _prepare(start)
+    process.die_with_owner(start.owner_pid)
 
     def send(message: dict[str, Any]) -> None:
         os.write(events, msgspec.json.encode(message) + b"\n")
@@ -62,9 +70,11 @@ def main() -> int:
         send({"status": (text, done, total)})
 
     try:
-        task: Task = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our own runner
+        task: Task = pickle.load(calls)  # noqa: S301 - from our own runner
+        threading.Thread(target=_die_unheard, args=(calls, start.silence_s), daemon=True).start()
         step = getattr(import_module(task.module), task.function)
-        out = Out(task.path, task.name, task.version, Attempt(task.attempt, report))
+        attempt = Attempt(task.attempt, report, rank=task.rank, ranks=task.ranks)
+        out = Out(task.path, task.name, task.version, attempt)
         send({"produced": run_body(step, out, task.arguments)})
     except KeyboardInterrupt:
         send({"failure": failures.stopped("stopped on request")})
@@ -77,6 +87,21 @@ def main() -> int:
     else:
         return 0
     return 1
+
+
+def _take_stdin() -> IO[bytes]:
+    """What the runner sends; the step itself, and what it starts, find an empty stdin."""
+    calls = os.fdopen(os.dup(0), "rb")
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a device, not a path of ours
+        os.dup2(nothing.fileno(), 0)
+    return calls
+
+
+def _die_unheard(calls: IO[bytes], silence_s: float) -> None:
+    while select.select([calls], [], [], silence_s)[0]:
+        if not os.read(calls.fileno(), 1 << 16):
+            return
+    os.killpg(0, signal.SIGKILL)
 
 
 def _prepare(start: Start) -> None:

@@ -88,20 +88,33 @@ class Claim:
     token: str
     previous: Owner | None
     """Who held the claim before, if anybody."""
+    timing: Timing
+    after_beat: Callable[[], None] = lambda: None
+    """Called by the heartbeat: shares the attempt's output."""
     lost: threading.Event = field(default_factory=threading.Event)
+    """Set when this process may no longer commit."""
     beats: int = 0
-    last_success: float = field(default_factory=time.monotonic)
+    renewed: float = field(default_factory=time.monotonic)
+    """When the last beat that got through was sent: a waiter can't have seen it before."""
     lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a beat is on its way."""
 
     def path(self, suffix: str) -> Path:
         """`.claims/00000003.log` and its siblings."""
         return claim_path(self.folder, self.number, suffix)
 
+    def is_lost(self) -> bool:
+        """Whether somebody took over, or may soon. Needs no request, so a hanging store can't hide it."""
+        if time.monotonic() - self.renewed > self.timing.lost_s:
+            self.lost.set()
+        return self.lost.is_set()
+
     def check(self) -> None:
         """Raise ClaimLost if this claim may no longer commit."""
-        if self.lost.is_set() or newest(self.folder) != self.number:
+        if self.is_lost() or newest(self.folder) != self.number:
             raise ClaimLost(
-                f"Another process took over {self.folder} from claim {self.number}, so its work is discarded."
+                f"Claim {self.number} of {self.folder} is lost: another process took over, or no beat got"
+                f" through for {self.timing.lost_s:.0f} s. Its work is discarded; run again for the result."
             )
 
 
@@ -133,6 +146,22 @@ def is_gone(owner: Owner | None) -> bool:
     return owner.started_ticks is None or not process.is_alive(owner.pid, owner.started_ticks)
 
 
+def create(path: Path, data: bytes) -> bool:
+    """Put-if-absent for `data` that names its writer: whether it is what stands there now.
+
+    An answer that got lost is settled by reading back; a write that did not happen is tried again.
+    """
+    for pause_s in () if path.is_local else (0.1, 0.5, 2.0):
+        with contextlib.suppress(StorageError):
+            if path.create_bytes(data):
+                return True
+        standing = path.read_if_present()
+        if standing is not None:
+            return standing == data
+        time.sleep(pause_s)
+    return path.create_bytes(data)
+
+
 def acquire(
     folder: Path,
     recipe: dict[str, Any],
@@ -141,24 +170,30 @@ def acquire(
     timing: Timing,
     stopping: threading.Event,
     waiting: Callable[[Owner | None], None],
+    is_fresh: bool = False,
+    watch: "Watch | None" = None,
 ) -> Claim | None:
     """Claim an artifact, waiting for a living owner; None once it `is_done` (or when `stopping`).
 
-    `is_done` is asked again after the claim is won: an owner may have committed in between.
+    `is_done` is asked again after the claim is won: an owner may have committed in between. `is_fresh` says
+    that there was neither record nor claim when somebody looked, which saves looking again; `watch` remembers
+    what earlier calls saw of the owner.
     """
-    watch = _Watch(timing)
+    watch, pause_s = watch or Watch(timing), timing.poll_s
     while not stopping.is_set():
-        if is_done():
+        if not is_fresh and is_done():
             return None
-        top = newest(folder)
+        top = 0 if is_fresh else newest(folder)
+        is_fresh = False
         owner = read_owner(folder, top) if top else None
         if top and not watch.is_over(folder, top, owner):
             waiting(owner)
-            stopping.wait(timing.poll_s)
+            stopping.wait(pause_s)
+            pause_s = min(1.5 * pause_s, max(timing.poll_s, timing.stale_s / 100))
             continue
         mine = _owner(recipe)
-        claim = Claim(folder, top + 1, mine.token, owner)
-        if not _create(claim, mine):
+        claim = Claim(folder, top + 1, mine.token, owner, timing)
+        if not create(claim.path("claim"), msgspec.json.encode(mine)):
             continue
         if is_done():
             finish(claim, Beat(state="done"))
@@ -207,35 +242,34 @@ class Keeper:
             self._thread.join()
 
     def _run(self) -> None:
-        # Looking six times a beat finds a stopped-and-continued runner stale within seconds.
+        # Six looks a beat: one that failed is soon tried again.
         while not self._closed.wait(self._timing.beat_s / 6):
             with self._lock:
                 held = list(self._claims.values())
             for claim in held:
-                with claim.lock:
-                    if claim.token in self._claims:
-                        _beat(claim, self._timing)
+                is_due = time.monotonic() - claim.renewed >= self._timing.beat_s
+                if not claim.is_lost() and is_due and not claim.lock.locked():
+                    # A thread each: a request that hangs must not silence the other claims.
+                    threading.Thread(target=self._beat, args=(claim,), daemon=True).start()
+
+    def _beat(self, claim: Claim) -> None:
+        with claim.lock:
+            sent = time.monotonic()
+            if claim.token not in self._claims or claim.is_lost():
+                return
+            claim.beats += 1
+            # A store that fails for a moment is no loss; after `lost_s` of it, the claim is.
+            with contextlib.suppress(LmlabError):
+                if newest(claim.folder) > claim.number:
+                    claim.lost.set()
+                    return
+                claim.path("beat").write_bytes(msgspec.json.encode(Beat(claim.beats)))
+                claim.renewed = sent
+        # Not under the lock: a slow upload of the log must not delay the next beat.
+        claim.after_beat()
 
 
-def _beat(claim: Claim, timing: Timing) -> None:
-    silent_s = time.monotonic() - claim.last_success
-    if silent_s > timing.lost_s:
-        claim.lost.set()
-    if claim.lost.is_set() or silent_s < timing.beat_s:
-        return
-    try:
-        if newest(claim.folder) > claim.number:
-            claim.lost.set()
-            return
-        claim.path("beat").write_bytes(msgspec.json.encode(Beat(claim.beats + 1)))
-    except LmlabError:
-        # A store that fails for a moment is no loss; after `lost_s` of it, the claim is.
-        return
-    claim.beats += 1
-    claim.last_success = time.monotonic()
-
-
-class _Watch:
+class Watch:
     """Watches an owner's counter by this process's own clock."""
 
     def __init__(self, timing: Timing) -> None:
@@ -250,20 +284,6 @@ class _Watch:
         if (number, beat.counter) != self._seen:
             self._seen, self._since = (number, beat.counter), time.monotonic()
         return time.monotonic() - self._since > self._timing.stale_s
-
-
-def _create(claim: Claim, mine: Owner) -> bool:
-    """Put-if-absent; an unclear answer is settled by reading back whose claim stands there."""
-    try:
-        if claim.path("claim").create_bytes(msgspec.json.encode(mine)):
-            return True
-    except StorageError:
-        standing = read_owner(claim.folder, claim.number)
-        if standing is None:
-            raise
-        return standing.token == mine.token
-    standing = read_owner(claim.folder, claim.number)
-    return standing is not None and standing.token == mine.token
 
 
 def _owner(recipe: dict[str, Any]) -> Owner:

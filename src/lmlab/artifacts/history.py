@@ -4,16 +4,21 @@ State is derived, never stored: a record means built, else the newest claim says
 or dead.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from lmlab.artifacts import claims, records
 from lmlab.artifacts.claims import Beat, Owner
-from lmlab.artifacts.identity import split_address
+from lmlab.artifacts.identity import split_address, stored_name
 from lmlab.artifacts.records import Record
 from lmlab.core.config import Change, Json, diff
 from lmlab.core.errors import ArtifactError, LmlabError
 from lmlab.storage import Path
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,7 @@ class Entry:
     """built, adopted, running, failed, stopped, dead, removed, empty or corrupt"""
     record: Record | None = None
     attempt: int = 0
-    """The newest claim's number."""
+    """The number of the claim under which it was built, else of the newest."""
     owner: Owner | None = None
     beat: Beat | None = None
     error: str = ""
@@ -49,7 +54,8 @@ def entry(root: Path, address: str) -> Entry:
     """One artifact by `name@version`, or the newest version of a name. Raises ArtifactError if unknown."""
     name, version = split_address(address)
     if version is None:
-        version = _newest_version(root / name, address)
+        version = _newest_version(root, name)
+    name = stored_name(name, version)
     found = _entry(root, name, version)
     if found.state == "empty":
         raise ArtifactError(f"There is no {address} below {root}. `lmlab ls` shows what there is.")
@@ -57,9 +63,10 @@ def entry(root: Path, address: str) -> Entry:
 
 
 def entries(root: Path) -> list[Entry]:
-    """Every artifact below a root, by name and version."""
-    found = [_entry(root, path.parent.relative_to(root), path.name) for path in _folders(root)]
-    return [one for one in found if one.state != "empty"]
+    """Every artifact below a root, by address."""
+    folders = _folders(root)
+    found = _spread(root, lambda path: _entry(root, path.parent.relative_to(root), path.name), folders)
+    return sorted((one for one in found if one.state != "empty"), key=lambda one: one.address)
 
 
 def ancestors(root: Path, record: Record) -> dict[str, Record | None]:
@@ -67,13 +74,10 @@ def ancestors(root: Path, record: Record) -> dict[str, Record | None]:
     found: dict[str, Record | None] = {}
     level = [made_from.address for made_from in record.inputs]
     while level:
-        below: list[str] = []
-        for address in dict.fromkeys(level):
-            if address not in found:
-                name, _, version = address.partition("@")
-                found[address] = loaded = records.load(root / name / version)
-                below += [made_from.address for made_from in loaded.inputs] if loaded else []
-        level = below
+        level = [address for address in dict.fromkeys(level) if address not in found]
+        loaded = _spread(root, lambda address: records.load(root / address.replace("@", "/")), level)
+        found.update(zip(level, loaded, strict=True))
+        level = [made_from.address for one in loaded if one for made_from in one.inputs]
     return found
 
 
@@ -104,11 +108,17 @@ def compare(old: Record, new: Record) -> dict[str, list[Change]]:
     return {name: changes for name, changes in sections.items() if changes}
 
 
-def last_duration_s(root: Path, name: str) -> float | None:
-    """How long the newest build of any version of `name` took; None if it was never built."""
-    found = [record for path in (root / name).list() if (record := _load_quietly(path)) is not None]
-    newest = max(found, key=lambda record: record.finished, default=None)
-    return None if newest is None else newest.finished - newest.started
+def last_durations_s(root: Path, names: Sequence[str]) -> list[float | None]:
+    """How long the newest build of any version of each name took; None for what was never built."""
+
+    def duration(name: str) -> float | None:
+        # Versions sort by date, so the newest are last; dev may be newer still.
+        newest = (root / name).list()[-3:]
+        found = [record for path in newest if (record := _load_quietly(path)) is not None]
+        last = max(found, key=lambda record: record.finished, default=None)
+        return None if last is None else last.finished - last.started
+
+    return _spread(root, duration, names)
 
 
 def _inputs(record: Record) -> Json:
@@ -125,16 +135,29 @@ def _code(record: Record) -> Json:
     return {"commit": origin.commit, "tree": origin.tree, "step": record.step, "source": record.source_digest}
 
 
-def _folders(root: Path) -> Iterator[Path]:
-    """Folders that hold a record or claims, without looking into their data."""
-    pending = [root]
-    while pending:
-        children = pending.pop().list()
-        names = {child.name for child in children}
-        if records.RECORD in names or claims.FOLDER in names:
-            yield children[0].parent
-        else:
-            pending += [c for c in reversed(children) if not c.name.startswith(".") and c.is_dir()]
+def _spread(root: Path, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """All at once where a look takes milliseconds; threads cost more than they bring on a local disk."""
+    if root.is_local or len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(32) as pool:
+        return list(pool.map(work, items))
+
+
+def _folders(root: Path) -> list[Path]:
+    """Folders that hold a record or claims, level by level, without looking into their data (T22)."""
+    found: list[Path] = []
+    level = [root]
+    while level:
+        below: list[Path] = []
+        for folder, children in zip(level, _spread(root, Path.list, level), strict=True):
+            names = {child.name for child in children}
+            if records.RECORD in names or claims.FOLDER in names:
+                found.append(folder)
+                continue
+            inner = [c for c in children if not c.name.startswith(".") and c != root / "tmp"]
+            below += [c for c in inner if not root.is_local or c.is_dir()]
+        level = below
+    return found
 
 
 def _entry(root: Path, name: str, version: str) -> Entry:
@@ -143,30 +166,29 @@ def _entry(root: Path, name: str, version: str) -> Entry:
         record = records.load(folder)
     except ArtifactError as error:
         return Entry(name, version, folder, "corrupt", error=str(error))
-    number = claims.newest(folder)
-    owner = claims.read_owner(folder, number) if number else None
-    beat = claims.read_beat(folder, number) if number else None
     if record is not None:
-        state = "built" if record.source is None else "adopted"
-        return Entry(name, version, folder, state, record, number, owner, beat)
-    if beat is None:
+        return Entry(
+            name, version, folder, "built" if record.source is None else "adopted", record, record.attempt
+        )
+    number = claims.newest(folder)
+    if not number:
         return Entry(name, version, folder, "empty")
+    owner, beat = claims.read_owner(folder, number), claims.read_beat(folder, number)
     gone = "dead" if claims.is_gone(owner) else "running"
     state = {"running": gone, "done": "removed"}.get(beat.state, beat.state)
     return Entry(name, version, folder, state, None, number, owner, beat, beat.error)
 
 
-def _newest_version(folder: Path, address: str) -> str:
-    versions = [path for path in folder.list() if not path.name.startswith(".") and path.is_dir()]
+def _newest_version(root: Path, name: str) -> str:
+    listed = [path for kept in {name, stored_name(name, "dev")} for path in (root / kept).list()]
+    versions = [path for path in listed if not path.name.startswith(".") and path.is_dir()]
     built = [(record.finished, record.version) for p in versions if (record := _load_quietly(p)) is not None]
     if built:
         return max(built)[1]
     claimed = [path.name for path in versions if (path / claims.FOLDER).exists()]
     if claimed:
         return max(claimed)
-    raise ArtifactError(
-        f"There is no artifact called {address} in this root. `lmlab ls` shows what there is."
-    )
+    raise ArtifactError(f"There is no artifact called {name} in this root. `lmlab ls` shows what there is.")
 
 
 def _load_quietly(folder: Path) -> Record | None:

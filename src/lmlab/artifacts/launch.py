@@ -22,13 +22,16 @@ import msgspec
 from lmlab.artifacts.body import Produced
 from lmlab.artifacts.calls import Out, Step
 from lmlab.artifacts.child import Start, Task
+from lmlab.artifacts.claims import Claim
 from lmlab.artifacts.failures import Failure
+from lmlab.artifacts.output import Sink
 from lmlab.core import environ, process, provenance
 from lmlab.core.errors import ConfigError
 from lmlab.storage import Path
 
 Status = Callable[[str, float | None, float | None], None]
 _TICK_S = 0.1
+_ALIVE_S = 1.0
 _LOST_GRACE_S = 10.0
 
 
@@ -99,47 +102,55 @@ class Job:
     task: Task
     cpu: int
     """Cores it may use."""
-    log: Path
-    lost: threading.Event
-    """Set when its claim is lost."""
+    root: Path
+    spool: Sink
+    claim: Claim
+    """Ends the process when it is lost."""
     status: Status
+    environment: dict[str, str] = field(default_factory=dict)
+    """What a rank of a gang is told."""
 
 
 def run_in_process(job: Job, control: Control, watchdog: Watchdog) -> Produced | Failure:
     """Start the step's process, listen to it until it ends, and never leave any of its group behind."""
     read_fd, write_fd = os.pipe()
-    environment = environ.child_environment(
-        LMLAB_CPUS=str(job.cpu), PYTHONUNBUFFERED="1", **provenance.child_variable()
+    child = process.start(
+        [sys.executable, "-m", "lmlab.artifacts.child", str(write_fd)],
+        stdin=subprocess.PIPE,
+        stdout=job.spool.file,
+        stderr=subprocess.STDOUT,
+        env=environ.child_environment(
+            LMLAB_CPUS=str(job.cpu),
+            LMLAB_ROOT=str(job.root),
+            PYTHONUNBUFFERED="1",
+            **provenance.child_variable(),
+            **job.environment,
+        ),
+        pass_fds=(write_fd,),
     )
-    with job.log.local.open("ab") as output:
-        child = process.start(
-            [sys.executable, "-m", "lmlab.artifacts.child", str(write_fd)],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            pass_fds=(write_fd,),
-        )
     os.close(write_fd)
     watchdog.note("+", child.pid)
     try:
-        _send(child, job.task)
+        start = Start(os.getpid(), tuple(sys.path), job.claim.timing.lost_s)
+        _tell(child, pickle.dumps(start) + pickle.dumps(job.task))
         with os.fdopen(read_fd, "rb", buffering=0) as events:
             return _Listener(child, events, control, job).listen()
     finally:
         process.kill_group(child, grace_s=0)
         watchdog.note("-", child.pid)
+        _tell(child, None)
 
 
-def _send(child: "subprocess.Popen[bytes]", task: Task) -> None:
+def _tell(child: "subprocess.Popen[bytes]", data: bytes | None) -> None:
+    """Send something, or close (None)."""
     assert child.stdin is not None
-    start = Start(os.getpid(), tuple(sys.path))
-    try:
-        child.stdin.write(pickle.dumps(start) + pickle.dumps(task))
-        child.stdin.close()
-    except BrokenPipeError:
-        # It died at once; the listener will say how.
-        return
+    # If it died, the listener will say how.
+    with contextlib.suppress(BrokenPipeError):
+        if data is None:
+            child.stdin.close()
+        else:
+            child.stdin.write(data)
+            child.stdin.flush()
 
 
 class _Listener:
@@ -149,12 +160,16 @@ class _Listener:
         self.child, self.events, self.control, self.job = child, events, control, job
         self._rest = b""
         self._stop_by: float | None = None
+        self._told = time.monotonic()
 
     def listen(self) -> Produced | Failure:
         while True:
             ended = self._end_if_told()
             if ended is not None:
                 return ended
+            if time.monotonic() - self._told > _ALIVE_S:
+                self._told = time.monotonic()
+                _tell(self.child, b".")
             ready, _, _ = select.select([self.events], [], [], _TICK_S)
             chunk = os.read(self.events.fileno(), 1 << 16) if ready else b""
             if ready and not chunk:
@@ -173,9 +188,9 @@ class _Listener:
         return [msgspec.json.decode(line, type=Message) for line in lines]
 
     def _end_if_told(self) -> Failure | None:
-        if self.job.lost.is_set():
+        if self.job.claim.is_lost():
             process.kill_group(self.child, grace_s=_LOST_GRACE_S)
-            return Failure("lost", "Another process took over this artifact, so this attempt was ended.")
+            return Failure("lost", "Another process took over this artifact, or may, so its step was ended.")
         if self.control.killing.is_set():
             return Failure("stopped", "stopped at once", exit_code=130)
         if self.control.stopping.is_set():
@@ -193,7 +208,7 @@ class _Listener:
         code = self.child.wait()
         if self.control.stopping.is_set():
             return Failure("stopped", "stopped on request, before it could save anything", exit_code=130)
-        tail = self.job.log.local.read_text(errors="replace")[-4_000:]
+        tail = self.job.spool.end(4_000).decode(errors="replace")
         last = [line for line in tail.splitlines() if line.strip()][-2:]
         if code < 0:
             name = signal.Signals(-code).name

@@ -1,11 +1,19 @@
-"""Where `print` goes while steps run in the runner's own process: into the attempt's log."""
+"""Where an attempt's output goes: what inline steps print, and the log of a step's own process."""
 
 import contextlib
 import io
+import os
+import shutil
 import sys
+import tempfile
+import threading
 from collections.abc import Generator
 from contextvars import ContextVar
-from typing import TextIO
+from typing import IO, Protocol, TextIO
+
+from lmlab.core import environ
+from lmlab.core.errors import StorageError
+from lmlab.storage import Path
 
 _captured: ContextVar[io.StringIO | None] = ContextVar("captured", default=None)
 
@@ -49,3 +57,53 @@ def captured() -> Generator[io.StringIO]:
         yield buffer
     finally:
         _captured.reset(token)
+
+
+class Sink(Protocol):
+    """Where a process prints, and how to read the end of it."""
+
+    file: IO[bytes]
+
+    def end(self, size: int) -> bytes:
+        """The last bytes written."""
+        ...
+
+
+class Spool:
+    """The open file that a step's process prints into: the log itself, or a nameless one for a remote log."""
+
+    _SHOWN = 4 << 20
+
+    def __init__(self, log: Path) -> None:
+        self._log, self._shared, self._lock = log, 0, threading.Lock()
+        if log.is_local:
+            self.file: IO[bytes] = log.local.open("a+b")
+            return
+        folder = environ.state_dir() / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.file = tempfile.TemporaryFile("a+b", dir=folder)  # noqa: SIM115 - closed by close()
+
+    def end(self, size: int) -> bytes:
+        """The last bytes written."""
+        number = self.file.fileno()
+        return os.pread(number, size, max(0, os.fstat(number).st_size - size))
+
+    def share(self) -> None:
+        """While the process runs: send a remote root the end of the log, not a hundred megabytes anew."""
+        with self._lock:
+            if self.file.closed or self._log.is_local:
+                return
+            size = os.fstat(self.file.fileno()).st_size
+            # The log is for people: a store that fails for a moment must not end the step.
+            with contextlib.suppress(StorageError):
+                if size > self._shared:
+                    self._log.write_bytes(self.end(self._SHOWN))
+                    self._shared = size
+
+    def close(self) -> None:
+        """The process has ended: send all of it."""
+        with self._lock, self.file, contextlib.suppress(StorageError):
+            if not self._log.is_local and self.file.seek(0, os.SEEK_END):
+                self.file.seek(0)
+                with self._log.open_writer() as sink:
+                    shutil.copyfileobj(self.file, sink, self._SHOWN)

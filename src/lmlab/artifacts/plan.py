@@ -9,12 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from lmlab.artifacts import claims, records
+from lmlab.artifacts import claims, mirror
 from lmlab.artifacts.graph import Graph, Node
+from lmlab.artifacts.mirror import Found
 from lmlab.artifacts.records import Record
 from lmlab.core.config import Change
 from lmlab.core.errors import ArtifactError, ConfigError
+from lmlab.core.units import format_bytes
 from lmlab.storage import Path
+from lmlab.storage.regions import regional_roots
 
 
 class State(StrEnum):
@@ -23,6 +26,7 @@ class State(StrEnum):
     BUILT = "built"
     ADOPTED = "adopted"
     BUILD = "build"
+    MIRROR = "mirror"
     PRUNED = "pruned"
 
 
@@ -36,6 +40,21 @@ class Item:
     drift: tuple[Change, ...] = ()
     """How a served artifact's recorded config differs from today's."""
     record: Record | None = None
+    """The one in this root, or the one found in another."""
+    found: Found | None = None
+    """Where to copy it from."""
+    is_fresh: bool = False
+    """Whether its folder was empty: no record, no claims, no files."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a run builds or copies it."""
+        return self.state in (State.BUILD, State.MIRROR)
+
+    @property
+    def outdated(self) -> Record | None:
+        """The `dev` record to replace."""
+        return self.record if self.state is State.BUILD else None
 
 
 @dataclass(frozen=True)
@@ -48,7 +67,12 @@ class Plan:
     @property
     def to_build(self) -> list[Item]:
         """The rows that a run executes."""
-        return [item for item in self.items.values() if item.state is State.BUILD]
+        return [item for item in self.items.values() if item.is_due]
+
+    def waits_for(self, item: Item) -> set[str]:
+        """What a run must finish before it starts with this row."""
+        needs = item.node.needs if item.state is State.BUILD else ()
+        return {address for address in needs if self.items[address].is_due}
 
 
 def make_plan(graph: Graph, root: Path | None, force: Collection[str] = ()) -> Plan:
@@ -57,12 +81,12 @@ def make_plan(graph: Graph, root: Path | None, force: Collection[str] = ()) -> P
     if root is None:
         unseen = {a: Item(n, State.BUILD, "not looked at (--offline)") for a, n in graph.nodes.items()}
         return Plan(graph, unseen)
-    found = _read_needed(graph, root)
+    seen = _look_at_needed(graph, root)
     judged: dict[str, Item] = {}
     for address, node in graph.nodes.items():
-        if address in found:
-            forced = node.name in force or address in force
-            judged[address] = _judge(node, found[address], judged, root, forced=forced)
+        if address in seen:
+            forced = any(node.is_called(wanted) for wanted in force)
+            judged[address] = _judge(node, seen[address], judged, root, forced=forced)
     reached = _reached(graph, judged)
     pruned = "what it is for is built"
     items = {
@@ -90,7 +114,7 @@ def reason_to_rebuild(node: Node, record: Record, epochs: Mapping[str, str]) -> 
 
 def _check_force(graph: Graph, force: Collection[str]) -> None:
     for wanted in force:
-        nodes = [node for address, node in graph.nodes.items() if wanted in (address, node.name)]
+        nodes = [node for node in graph.nodes.values() if node.is_called(wanted)]
         if not nodes:
             raise ConfigError(f"--force {wanted}: this experiment makes no such artifact. See lmlab plan.")
         if not nodes[0].is_mutable:
@@ -100,30 +124,56 @@ def _check_force(graph: Graph, force: Collection[str]) -> None:
             )
 
 
-def _read_needed(graph: Graph, root: Path) -> dict[str, Record | None]:
-    """Records of the targets and, below what is not settled by its own record, of what it needs."""
-    found: dict[str, Record | None] = {}
+@dataclass(frozen=True)
+class _Seen:
+    """What a look at one artifact found."""
+
+    record: Record | None
+    found: Found | None = None
+    """Where the record is, if in another root."""
+    is_fresh: bool = False
+    why: str = ""
+    """Why there is no record."""
+
+
+def _look_at_needed(graph: Graph, root: Path) -> dict[str, _Seen]:
+    """Look at the targets and, below what is not settled by its own record, at what it needs."""
+    others = [other for other in regional_roots() if other != root]
+    seen: dict[str, _Seen] = {}
     level = list(graph.targets)
     while level:
-        folders = [graph.nodes[address].folder(root) for address in level]
-        if root.is_local or len(folders) == 1:
-            loaded = [records.load(folder) for folder in folders]
+        nodes = [graph.nodes[address] for address in level]
+        if root.is_local and not others:
+            looks = [_look(node, root, others) for node in nodes]
         else:
             with ThreadPoolExecutor(16) as pool:
-                loaded = list(pool.map(records.load, folders))
-        found.update(zip(level, loaded, strict=True))
+                looks = list(pool.map(lambda node: _look(node, root, others), nodes))
+        seen.update(zip(level, looks, strict=True))
         below: dict[str, None] = {}
-        for address in level:
-            node = graph.nodes[address]
-            if found[address] is None or node.is_mutable:
+        for node in nodes:
+            if seen[node.address].record is None or node.is_mutable:
                 below.update(dict.fromkeys(node.needs))
-        level = [address for address in below if address not in found]
-    return found
+        level = [address for address in below if address not in seen]
+    return seen
 
 
-def _judge(
-    node: Node, record: Record | None, judged: Mapping[str, Item], root: Path, *, forced: bool
-) -> Item:
+def _look(node: Node, root: Path, others: list[Path]) -> _Seen:
+    folder = node.folder(root)
+    record = node.load(root)
+    if record is not None:
+        return _Seen(record)
+    found = mirror.locate(folder.relative_to(root), others) if others else None
+    if found is not None:
+        return _Seen(found.record, found)
+    if not folder.list():
+        return _Seen(None, is_fresh=True, why="no record")
+    return _Seen(None, why=_why_missing(folder))
+
+
+def _judge(node: Node, seen: _Seen, judged: Mapping[str, Item], root: Path, *, forced: bool) -> Item:
+    record = seen.record
+    if node.given is not None:
+        return Item(node, State.ADOPTED, f"given by --override: {node.given}", (), record)
     if record is None and node.call.is_reference:
         raise ArtifactError(
             f"{node.address} is not built below {root}, and this experiment does not say how. "
@@ -133,7 +183,7 @@ def _judge(
     drift = tuple(node.recipe.drift(record.config)) if record and known else ()
     _check_pin(node, record, drift)
     if record is None:
-        return Item(node, State.BUILD, _why_missing(node.folder(root)))
+        return Item(node, State.BUILD, seen.why, is_fresh=seen.is_fresh)
     rebuilt = [a for a in node.inputs if a in judged and judged[a].state is State.BUILD]
     epochs = {a: r.epoch for a in node.inputs if a in judged and (r := judged[a].record)}
     if forced:
@@ -144,6 +194,9 @@ def _judge(
         why = reason_to_rebuild(node, record, epochs)
     if why is not None:
         return Item(node, State.BUILD, why, drift, record)
+    if seen.found is not None:
+        why = f"copied from {seen.found.region}, {format_bytes(record.files.bytes)}"
+        return Item(node, State.MIRROR, why, drift, record, seen.found)
     state = State.BUILT if record.source is None else State.ADOPTED
     return Item(node, state, "recipe drifted, served as it is" if drift else "has a record", drift, record)
 

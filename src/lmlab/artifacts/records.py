@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from lmlab.artifacts.claims import create
 from lmlab.artifacts.handles import Artifact, Place, build
 from lmlab.core import config
 from lmlab.core.errors import ArtifactError, ConfigError
@@ -29,6 +30,8 @@ class Input:
     fingerprint: str
     epoch: str
     """Which build of it: tells a rebuilt `dev` input from the one used then."""
+    source: str | None = None
+    """Where its data lay, if not in the root: adopted, or given by `--override NAME=/path`."""
 
     @property
     def address(self) -> str:
@@ -92,6 +95,11 @@ def load(folder: Path) -> Record | None:
             f"The record {folder / RECORD} is corrupt ({error}), so nothing about this artifact can be "
             f"trusted. Remove {folder} to build it again."
         ) from error
+    if not str(folder).endswith(f"/{record.name}/{record.version}"):
+        raise ArtifactError(
+            f"The record {folder / RECORD} is that of {record.address}, so it was copied here by hand and "
+            f"says nothing about what lies beside it. Remove {folder}, and build it."
+        )
     if record.schema != SCHEMA:
         raise ArtifactError(
             f"The record {folder / RECORD} has format {record.schema}; this lmlab reads format {SCHEMA}. "
@@ -102,7 +110,7 @@ def load(folder: Path) -> Record | None:
 
 def commit(folder: Path, record: Record) -> bool:
     """Write the record if there is none: from then on the artifact exists. False if another one won."""
-    return (folder / RECORD).create_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1))
+    return create(folder / RECORD, msgspec.json.format(msgspec.json.encode(record), indent=1))
 
 
 def open_artifact(record: Record, result_type: type[Artifact], folder: Path) -> Artifact:
@@ -131,8 +139,14 @@ def open_artifact(record: Record, result_type: type[Artifact], folder: Path) -> 
 
 
 def seal(folder: Path) -> Files:
-    """Hash an artifact's files, keep the digests in `.files.json`, and return the totals."""
-    listing = tree.digests(folder)
+    """Hash an artifact's files, keep the digests in `.files.json`, and return the totals; one listing."""
+    files = folder.walk()
+    if folder / RECORD in files:
+        raise ArtifactError(
+            f"The step wrote {RECORD} itself, which is the record that only the runner may write. "
+            "Give that file another name."
+        )
+    listing = tree.digests(folder, [path for path in files if not path.relative_to(folder).startswith(".")])
     if listing:
         (folder / FILES).write_bytes(msgspec.json.format(msgspec.json.encode(listing), indent=1))
     return Files(len(listing), sum(size for size, _ in listing.values()), tree.tree_sha256(listing))

@@ -4,13 +4,15 @@ Dot-files at the top are not content: records and claims lie there.
 """
 
 import hashlib
-from collections.abc import Mapping
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from lmlab.storage.paths import Path
 
 Listing = Mapping[str, tuple[int, str]]
 """Size and sha256 of each file, by its name below the folder."""
-_BLOCK = 1 << 20
+_BLOCK = 4 << 20
 
 
 def content(folder: Path) -> list[Path]:
@@ -18,9 +20,13 @@ def content(folder: Path) -> list[Path]:
     return [path for child in folder.list() if not child.name.startswith(".") for path in _below(child)]
 
 
-def digests(folder: Path) -> Listing:
-    """Read and hash every file."""
-    return {path.relative_to(folder): _sha256(path) for path in content(folder)}
+def digests(folder: Path, files: Sequence[Path] | None = None) -> Listing:
+    """Read and hash every file, or those of a listing at hand."""
+    paths = content(folder) if files is None else files
+    if folder.is_local or len(paths) < 2:
+        return {path.relative_to(folder): sha256(path) for path in paths}
+    with ThreadPoolExecutor(8) as pool:
+        return dict(zip((path.relative_to(folder) for path in paths), pool.map(sha256, paths), strict=True))
 
 
 def tree_sha256(listing: Listing) -> str:
@@ -54,13 +60,17 @@ def _below(child: Path) -> list[Path]:
     return child.walk() if child.is_dir() else [child]
 
 
-def _sha256(path: Path) -> tuple[int, str]:
-    if not path.is_local:
-        data = path.read_bytes()
-        return len(data), hashlib.sha256(data).hexdigest()
+def sha256(path: Path) -> tuple[int, str]:
+    """Size and hash of one file, read in blocks."""
     hasher, size = hashlib.sha256(), 0
-    with path.local.open("rb") as file:
-        while block := file.read(_BLOCK):
-            hasher.update(block)
-            size += len(block)
+    for block in blocks(path):
+        hasher.update(block)
+        size += len(block)
     return size, hasher.hexdigest()
+
+
+def blocks(path: Path) -> Iterator[bytes]:
+    """A file's bytes in order, a few MiB at a time."""
+    with path.local.open("rb") if path.is_local else io.BytesIO(path.read_bytes()) as file:
+        while block := file.read(_BLOCK):
+            yield block
