@@ -30,6 +30,7 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") == "true" else "he
 def private_places(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the user's root; the cache is shared, so that kernels compile once."""
     monkeypatch.setenv("LMLAB_ROOT", str(tmp_path_factory.mktemp("root")))
+    monkeypatch.setenv("LMLAB_USER", "tester")
 
 
 @dataclass(frozen=True)

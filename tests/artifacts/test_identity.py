@@ -87,7 +87,7 @@ def test_no_version_at_all_is_an_error_and_never_silently_dev():
 
 
 def test_a_fixed_version_may_not_use_a_dev_one():
-    with pytest.raises(ConfigError, match="has a fixed version but uses a@dev"):
+    with pytest.raises(ConfigError, match="has a fixed version but uses users/tester/a@dev"):
         graph(total(f"t@{V}", [number("a@dev", 1)]))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, get_args, overload
 
-from lmlab.artifacts.handles import A, Artifact, handle
+from lmlab.artifacts.handles import A, Artifact, handle, is_placed
 from lmlab.core.errors import ArtifactError, ConfigError
 from lmlab.core.resources import Resources
 from lmlab.storage import Path
@@ -40,6 +40,8 @@ class Attempt:
     report: Report = _unheard
     status_every_s: float = 0.1
     last: tuple[str, float] = ("", 0.0)
+    rank: int = 0
+    ranks: int = 1
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,13 @@ class Out:
     _attempt: Attempt = field(default_factory=Attempt, repr=False, compare=False)
 
     @classmethod
-    def at(cls, path: str | Path, *, name: str = "artifact", version: str = "dev") -> "Out":
+    def at(
+        cls, path: str | Path, *, name: str = "artifact", version: str = "dev", rank: int = 0, ranks: int = 1
+    ) -> "Out":
         """An output folder made by hand, for calling a step's body without a runner."""
         place = Path(path)
         place.make_folder()
-        return cls(place, name, version)
+        return cls(place, name, version, Attempt(rank=rank, ranks=ranks))
 
     @property
     def address(self) -> str:
@@ -70,6 +74,16 @@ class Out:
     def attempt(self) -> int:
         """Which try this is, from 1; it only grows, so it can stand in commit files as a fencing token."""
         return self._attempt.number
+
+    @property
+    def rank(self) -> int:
+        """Which process of a gang this is, from 0; rank 0's result is the step's."""
+        return self._attempt.rank
+
+    @property
+    def ranks(self) -> int:
+        """How many processes run this body together; 1 without a gang."""
+        return self._attempt.ranks
 
     def status(self, text: str, done: float | None = None, total: float | None = None) -> None:
         """Show what the step is doing, and how far it is. Cheap: repeats within 0.1 s are dropped."""
@@ -139,6 +153,7 @@ class Step(Generic[P, A]):
             takes = ", ".join(self._signature.parameters)
             raise ConfigError(f"{self.name}({name!r}, …): {error}. It takes: {takes}.") from None
         bound.apply_defaults()
+        self._refuse_undeclared()
         if self.check is not None:
             self.check(**bound.arguments)
         call = Call(self, bare, version, dict(bound.arguments), self.result_type)
@@ -146,6 +161,16 @@ class Step(Generic[P, A]):
 
     def __reduce__(self) -> str:
         return self.name
+
+    def _refuse_undeclared(self) -> None:
+        """A handle that the body takes from its module would be an input that no record knows of."""
+        body = inspect.unwrap(self.body)
+        for name in body.__code__.co_names:
+            if is_placed(body.__globals__.get(name)):
+                raise ConfigError(
+                    f"The step {self.name} uses {name} of its module, an input that no record would name. "
+                    "Make it a parameter, and pass it in the call."
+                )
 
     @functools.cached_property
     def _signature(self) -> inspect.Signature:

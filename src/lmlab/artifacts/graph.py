@@ -5,10 +5,23 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from lmlab.artifacts import records
 from lmlab.artifacts.calls import Call
 from lmlab.artifacts.handles import Artifact, call_of
-from lmlab.artifacts.identity import Recipe, Versions, check_name, find_handles, is_mutable, recipe
-from lmlab.core.errors import ConfigError
+from lmlab.artifacts.identity import (
+    Recipe,
+    Versions,
+    bare_name,
+    check_name,
+    find_handles,
+    is_mutable,
+    recipe,
+    stored_name,
+)
+from lmlab.artifacts.records import Record
+from lmlab.core import provenance
+from lmlab.core.config import TAG
+from lmlab.core.errors import ArtifactError, ConfigError, InputError
 from lmlab.core.resources import Resources
 from lmlab.storage import Path
 
@@ -18,22 +31,21 @@ class Node:
     """One artifact of an experiment, and how to build it."""
 
     call: Call
+    name: str
+    """As stored: `dev` versions lie below `users/{user}/`."""
     version: str
     recipe: Recipe
     inputs: tuple[str, ...]
     """Addresses found in the arguments: part of the recipe."""
     after: tuple[str, ...]
     """Addresses that must be built before, without being used."""
-
-    @property
-    def name(self) -> str:
-        """The artifact's name."""
-        return self.call.name
+    given: str | None = None
+    """Existing data that the command line put in its place: nothing is built or recorded for it."""
 
     @cached_property
     def address(self) -> str:
         """`name@version`."""
-        return f"{self.call.name}@{self.version}"
+        return f"{self.name}@{self.version}"
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -50,9 +62,18 @@ class Node:
         """Of today's recipe."""
         return self.recipe.fingerprint
 
+    def is_called(self, wanted: str) -> bool:
+        """Whether a name or address means this artifact; `users/{user}/` may be left out."""
+        bare = bare_name(self.name)
+        return wanted in (self.address, self.name, bare, f"{bare}@{self.version}")
+
     def folder(self, root: Path) -> Path:
         """Where the artifact's record, claims and (unless adopted) files are."""
         return root / self.name / self.version
+
+    def load(self, root: Path) -> Record | None:
+        """Its record, None if it is not built; for given data one that says where they are."""
+        return records.load(self.folder(root)) if self.given is None else _stand_in(self, Path(self.given))
 
 
 @dataclass(frozen=True)
@@ -71,15 +92,54 @@ class Graph:
 
     def only(self, wanted: str) -> "Graph":
         """The part needed for one artifact, given as a name or an address."""
-        chosen = [address for address, node in self.nodes.items() if wanted in (address, node.name)]
+        chosen = [address for address, node in self.nodes.items() if node.is_called(wanted)]
         if not chosen:
-            names = ", ".join(sorted(node.name for node in self.nodes.values())[:12])
+            names = ", ".join(sorted(bare_name(node.name) for node in self.nodes.values())[:12])
             raise ConfigError(f"--only {wanted}: this experiment makes no such artifact. It makes: {names}.")
         keep = set(chosen)
         for address in reversed(self.nodes):
             if address in keep:
                 keep.update(self.nodes[address].needs)
         return Graph({a: node for a, node in self.nodes.items() if a in keep}, tuple(chosen), self.addresses)
+
+
+def _stand_in(node: Node, place: Path) -> Record:
+    """What a record would say about given data: typed if they are an artifact, or need no fields."""
+    if not place.exists():
+        raise InputError(f"--override {bare_name(node.name)}={place}: nothing is there. Check the path.")
+    try:
+        known = records.load(place)
+    except ArtifactError:
+        known = None
+    if known is not None:
+        return replace(known, name=node.name, version=node.version, source=known.source or str(place))
+    try:
+        result = node.call.result_type()
+    except TypeError as error:
+        raise ArtifactError(
+            f"--override {bare_name(node.name)}={place}: no record is there, and {error}. Give an artifact's "
+            f"folder, or use adopt(…, result={node.call.result_type.__name__}(…))."
+        ) from None
+    return Record(
+        schema=records.SCHEMA,
+        name=node.name,
+        version=node.version,
+        step="path",
+        fingerprint=node.fingerprint,
+        config=node.recipe.config,
+        inputs=(),
+        after=(),
+        result_type=type(result).__name__,
+        result=result.result,
+        source=str(place),
+        files=records.Files(0, 0, None),
+        provenance=provenance.capture(),
+        source_digest="",
+        started=0.0,
+        finished=0.0,
+        attempt=0,
+        epoch=node.fingerprint,
+    )
 
 
 def collect(described: Any, versions: Versions) -> Graph:
@@ -91,7 +151,7 @@ def collect(described: Any, versions: Versions) -> Graph:
         )
     addresses = _Addresses(versions)
     nodes: dict[str, Node] = {}
-    for call in _in_order(targets):
+    for call in _in_order(targets, versions):
         made = _node(call, addresses)
         nodes[made.address] = _merge(nodes[made.address], made) if made.address in nodes else made
     versions.refuse_unused()
@@ -104,12 +164,14 @@ class _Addresses:
     """The address of each call, resolved once."""
 
     def __init__(self, versions: Versions) -> None:
-        self._versions = versions
+        self.versions = versions
         self.known: dict[int, str] = {}
 
     def of_call(self, call: Call) -> str:
         if id(call) not in self.known:
-            self.known[id(call)] = f"{check_name(call.name)}@{self._versions.resolve(call)}"
+            check_name(call.name)
+            version = self.versions.resolve(call)
+            self.known[id(call)] = f"{stored_name(call.name, version)}@{version}"
         return self.known[id(call)]
 
     def of(self, value: Artifact) -> str:
@@ -117,19 +179,21 @@ class _Addresses:
         return value.address if call is None else self.of_call(call)
 
 
-def _needs(call: Call) -> Iterator[Call]:
+def _needs(call: Call, versions: Versions) -> Iterator[Call]:
+    if versions.path_of(call) is not None:
+        return
     for found in (*find_handles(call.arguments), *call.after):
         needed = call_of(found)
         if needed is not None:
             yield needed
 
 
-def _in_order(targets: Iterable[Call]) -> list[Call]:
+def _in_order(targets: Iterable[Call], versions: Versions) -> list[Call]:
     """Every call once, after those it needs. Iterative: a chain may be longer than Python's stack."""
     ordered: list[Call] = []
     state: dict[int, str] = {}
     for target in targets:
-        stack = [(target, _needs(target))] if id(target) not in state else []
+        stack = [(target, _needs(target, versions))] if id(target) not in state else []
         state.setdefault(id(target), "open")
         while stack:
             call, remaining = stack[-1]
@@ -140,7 +204,7 @@ def _in_order(targets: Iterable[Call]) -> list[Call]:
                 ordered.append(call)
             elif id(needed) not in state:
                 state[id(needed)] = "open"
-                stack.append((needed, _needs(needed)))
+                stack.append((needed, _needs(needed, versions)))
             elif state[id(needed)] == "open":
                 raise ConfigError(
                     f"{call.name} needs {needed.name}, which needs {call.name}: neither could ever be built. "
@@ -151,11 +215,16 @@ def _in_order(targets: Iterable[Call]) -> list[Call]:
 
 def _node(call: Call, addresses: _Addresses) -> Node:
     address = addresses.of_call(call)
+    name, _, version = address.partition("@")
+    given = addresses.versions.path_of(call)
+    if given is not None:
+        return Node(call, name, version, Recipe({TAG: "path", "path": given}, frozenset()), (), (), given)
     calls = [c for h in find_handles(call.arguments) if (c := call_of(h)) is not None]
     inputs = tuple(dict.fromkeys(addresses.of_call(c) for c in calls))
     node = Node(
         call=call,
-        version=address.rpartition("@")[2],
+        name=name,
+        version=version,
         recipe=recipe(call, addresses.of),
         inputs=inputs,
         after=tuple(dict.fromkeys(addresses.of(h) for h in call.after)),

@@ -87,8 +87,14 @@ class Artifact:
         return self
 
     def on(self, resources: Resources) -> Self:
-        """Give the step this share of the machine. Returns itself."""
-        self._pending("on").resources = resources
+        """Give the step this share of the machine; `tasks` makes it a gang of processes. Returns itself."""
+        call = self._pending("on")
+        if resources.tasks > 1 and call.step.inline:
+            raise ConfigError(
+                f"{call.name} runs inside the runner (inline), so it can't be {resources.tasks} processes. "
+                "Remove inline=True from the step, or tasks."
+            )
+        call.resources = resources
         return self
 
     def pin(self, fingerprint: str) -> Self:
@@ -188,6 +194,13 @@ def build(result: A, place: Place) -> A:
 def call_of(value: Artifact) -> "Call | None":
     """The call behind a handle (or behind a part of one); None for results and built artifacts."""
     return value.__dict__.get("_lmlab_call")
+
+
+def is_placed(value: object) -> bool:
+    """Whether a value stands for an artifact of a root: a handle, or something built; no bare result."""
+    return isinstance(value, Artifact) and not value.__dict__.keys().isdisjoint(
+        ("_lmlab_call", "_lmlab_place")
+    )
 
 
 @functools.cache

@@ -5,6 +5,7 @@ arguments never enter. Drift is the field-by-field difference to a recorded conf
 """
 
 import dataclasses
+import getpass
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,11 +13,16 @@ from datetime import date
 from typing import Any
 
 from lmlab.artifacts.calls import Call
-from lmlab.artifacts.handles import Artifact, Part, call_of
-from lmlab.core import config
+from lmlab.artifacts.handles import Artifact, Part, is_placed
+from lmlab.core import config, environ
 from lmlab.core.config import MISSING, TAG, Change, Json
 from lmlab.core.errors import ConfigError
+from lmlab.storage import Path
 
+GIVEN = "path-dev"
+"""The version of data that `--override NAME=/path` puts in an artifact's place: mutable, never recorded."""
+MACHINE_LOGINS = ("root", "runner", "ubuntu", "ec2-user")
+"""Logins that are nobody's own."""
 _DATE = re.compile(r"(\d{4})\.(\d{2})\.(\d{2})(\.[1-9]\d*)?")
 _MUTABLE = re.compile(r"([a-z0-9][a-z0-9_-]*-)?dev")
 _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]*")
@@ -69,6 +75,41 @@ def check_name(name: str) -> str:
     return name
 
 
+def user() -> str:
+    """Whose `dev` artifacts these are: LMLAB_USER, else the login. Raises ConfigError if that is no name."""
+    try:
+        name = environ.get("LMLAB_USER") or getpass.getuser()
+    except (KeyError, OSError):
+        name = ""
+    if not _SEGMENT.fullmatch(name):
+        raise ConfigError(
+            f"Who runs this is unclear (LMLAB_USER, else the login, is {name!r}), and dev artifacts are kept "
+            "per user. Set LMLAB_USER to a name of letters, digits and _ . -"
+        )
+    return name
+
+
+def shared_login() -> str | None:
+    """The login, if it says nothing about who this is and LMLAB_USER doesn't either."""
+    return None if environ.get("LMLAB_USER") or user() not in MACHINE_LOGINS else user()
+
+
+def stored_name(name: str, version: str) -> str:
+    """Where a version is kept: a `dev` one below `users/{user}/`, so that no two people's ever meet.
+
+    >>> stored_name("tokens/demo", "2026.12.01")
+    'tokens/demo'
+    """
+    if not is_mutable(version) or name.startswith("users/"):
+        return name
+    return f"users/{user()}/{name}"
+
+
+def bare_name(name: str) -> str:
+    """The name as it was written: without `users/{user}/`."""
+    return name.split("/", 2)[2] if name.startswith("users/") and name.count("/") > 1 else name
+
+
 def split_address(address: str) -> tuple[str, str | None]:
     """`name@version` as two checked strings; the version is None if it is not given."""
     name, found, version = address.partition("@")
@@ -81,30 +122,46 @@ class Versions:
 
     default: str | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
+    paths: Mapping[str, str] = field(default_factory=dict)
+    """Existing data to use in the place of an artifact, by its name."""
     _used: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        for name, version in (
-            *self.overrides.items(),
-            *([("the run", self.default)] if self.default else []),
-        ):
+        for name, version in self.overrides.items():
             check_version(version, name)
+        if self.default is not None:
+            check_version(self.default, "the run")
 
     @classmethod
     def of(cls, default: str | None, overrides: Iterable[str]) -> "Versions":
-        """From the flags `--version V` and `--override NAME=V`."""
+        """From the flags `--version V`, `--override NAME=V` and `--override NAME=/path`."""
         chosen: dict[str, str] = {}
         for text in overrides:
-            name, found, version = text.partition("=")
-            if not found or not name or not version:
-                raise ConfigError(f"--override {text!r} is not NAME=VERSION. Write tokens/demo=2026.12.01.")
+            name, found, value = text.partition("=")
+            if not found or not name or not value:
+                raise ConfigError(
+                    f"--override {text!r} is not NAME=VERSION nor NAME=/path. Write tokens/demo=2026.12.01."
+                )
             if name in chosen:
                 raise ConfigError(f"--override names {name} twice. Keep one of them.")
-            chosen[name] = version
-        return cls(default, chosen)
+            chosen[name] = value
+        paths = {name: str(Path(value)) for name, value in chosen.items() if "/" in value}
+        return cls(default, {name: value for name, value in chosen.items() if name not in paths}, paths)
+
+    def path_of(self, call: Call) -> str | None:
+        """The data to use in the place of a call, if the command line names some."""
+        return self.paths.get(call.name)
 
     def resolve(self, call: Call) -> str:
         """The version of a call: its own, an override, the default."""
+        if call.name in self.paths:
+            self._used.add(call.name)
+            if call.source is None:
+                return GIVEN
+            raise ConfigError(
+                f"{call.name} is adopted from {call.source} by the code and given by --override: the two are "
+                "mutually exclusive. Drop the override, or change the source in the code."
+            )
         if call.version is not None:
             return check_version(call.version, call.name)
         if call.name in self.overrides:
@@ -119,27 +176,31 @@ class Versions:
 
     def refuse_unused(self) -> None:
         """Raise ConfigError for an override that nothing consumed: a typo, or the code has a version."""
-        for name in sorted(set(self.overrides) - self._used):
+        for name in sorted({*self.overrides, *self.paths} - self._used):
             raise ConfigError(
                 f"--override {name}=… changes nothing: no version of {name} comes from outside "
                 "the code. Check the name."
             )
 
 
-def find_handles(value: Any) -> Iterator[Artifact]:
-    """The handles in lists, tuples, sets, dicts (keys too) and dataclasses, in order."""
-    if isinstance(value, Artifact):
+def find(value: Any, is_wanted: Callable[[Any], bool]) -> Iterator[Any]:
+    """What is wanted in lists, tuples, sets, dicts (keys too) and dataclasses, in order, not in artifacts."""
+    if is_wanted(value):
         yield value
     elif isinstance(value, list | tuple | set | frozenset):
         for item in value:
-            yield from find_handles(item)
+            yield from find(item, is_wanted)
     elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from find_handles(key)
-            yield from find_handles(item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for pair in value.items():
+            yield from find(pair, is_wanted)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type | Artifact):
         for f in dataclasses.fields(value):
-            yield from find_handles(getattr(value, f.name))
+            yield from find(getattr(value, f.name), is_wanted)
+
+
+def find_handles(value: Any) -> Iterator[Artifact]:
+    """The artifacts in a value, wherever they stand."""
+    return find(value, lambda found: isinstance(found, Artifact))
 
 
 def replace_handles(value: Any, replacement: Callable[[Artifact], Any]) -> Any:
@@ -203,10 +264,12 @@ class _Writer:
         self.defaulted: set[str] = set()
 
     def encode(self, value: Any, place: str) -> Json:
-        if isinstance(value, Artifact) and (call_of(value) or "_lmlab_place" in value.__dict__):
+        if is_placed(value):
             return self._reference(value)
         if isinstance(value, list | tuple):
             return [self.encode(item, f"{place}[{i}]") for i, item in enumerate(value)]
+        if isinstance(value, set | frozenset):
+            return sorted((self.encode(item, f"{place}{{…}}") for item in value), key=config.canonical)
         if isinstance(value, Mapping):
             keys = [self._reference(key) if isinstance(key, Artifact) else key for key in value]
             if all(isinstance(key, str) for key in keys):

@@ -14,14 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 
-from lmlab.artifacts import failures, launch, output, records
+from lmlab.artifacts import claims, failures, launch, locality, output
 from lmlab.artifacts.building import Builder, Ending, Event
 from lmlab.artifacts.claims import Keeper, Timing
 from lmlab.artifacts.failures import Failure
-from lmlab.artifacts.plan import Plan, State
+from lmlab.artifacts.gang import Gang, Here
+from lmlab.artifacts.plan import Plan
 from lmlab.artifacts.records import Record
 from lmlab.core import environ
-from lmlab.core.errors import ArtifactError, ConfigError
+from lmlab.core.errors import ConfigError, StepFailed
 from lmlab.storage import Path, probe
 
 
@@ -37,6 +38,20 @@ class Options:
     """Heartbeats and staleness of claims."""
     stop_grace_s: float = 60.0
     """How long a step may take to write its checkpoint after Ctrl-C."""
+    race: bool = False
+    """One of several runners of the same plan: build what nobody holds, and stop at the first own failure."""
+    retry_failed: bool = True
+    """Whether what failed in an earlier run is tried again; if not, the run is refused."""
+    allow_cross_region: bool = False
+    """Whether to run although the root or what steps read lies in another region than this machine."""
+    gang: Gang = field(default_factory=Here)
+    """Who runs steps of several tasks."""
+
+    def __post_init__(self) -> None:
+        if self.max_concurrent < 1:
+            raise ConfigError(
+                f"max_concurrent={self.max_concurrent}: nothing could ever start. Give 1 or more."
+            )
 
 
 @dataclass
@@ -78,8 +93,11 @@ def execute(
     run = _Run(plan, root, options or Options(), listen or _ignore)
     if plan.to_build:
         _refuse_ranks()
+        if not run.options.retry_failed:
+            _refuse_failed(plan, root)
+        locality.check(plan, root, allowed=run.options.allow_cross_region)
         probe(root)
-        with _stop_on_signal(run.stop), output.routed():
+        with stop_on_signal(run.stop), output.routed():
             run.schedule()
     run.report.seconds = time.monotonic() - began
     return run.report
@@ -94,13 +112,27 @@ def _refuse_ranks() -> None:
     if found is not None:
         raise ConfigError(
             f"{found[0]}={found[1]}: this process is one of many of a larger program, and a runner on each "
-            "would wait for the others' claims. Start the runner once, or call step.body(…) on every rank."
+            "would wait for the others' claims. Start the runner once, give --gang to every rank so that the "
+            "first leads, or call step.body(…) on every rank."
         )
+
+
+def _refuse_failed(plan: Plan, root: Path) -> None:
+    for item in plan.to_build:
+        folder = item.node.folder(root)
+        number = claims.newest(folder) if item.record is None else 0
+        beat = claims.read_beat(folder, number) if number else None
+        if beat is not None and beat.state == "failed":
+            cause = beat.error.partition("\n")[0]
+            raise StepFailed(
+                f"{item.node.address} failed before ({cause}), and --no-retry-failed says not to try again. "
+                "Correct its cause and run without that flag."
+            )
 
 
 class _Run:
     def __init__(self, plan: Plan, root: Path, options: Options, listen: Callable[[Event], None]) -> None:
-        self.report = Report(plan)
+        self.report, self.options = Report(plan), options
         self._plan, self._root, self._listen = plan, root, listen
         self._slots = options.max_concurrent
         self._cpu = options.cpu or environ.cpu_count()
@@ -109,21 +141,25 @@ class _Run:
         self._builder = Builder(
             graph=plan.graph,
             root=root,
-            record_of=self._record_of,
+            record_of=self.report.record,
             listen=listen,
             control=self._control,
             keeper=self._keeper,
             watchdog=self._watchdog,
             timing=options.timing,
+            gang=options.gang,
+            waits=not options.race,
         )
         self._ended: queue.SimpleQueue[tuple[str, Ending]] = queue.SimpleQueue()
-        self._pending = {item.node.address: self._unbuilt_needs(item.node.needs) for item in plan.to_build}
+        self._pending = {item.node.address: plan.waits_for(item) for item in plan.to_build}
         self._dependents: dict[str, list[str]] = {}
         for address, needs in self._pending.items():
             for needed in needs:
                 self._dependents.setdefault(needed, []).append(address)
         self._ready = [address for address, needs in self._pending.items() if not needs]
         self._running: dict[str, int] = {}
+        self._held: list[str] = []
+        self._look_at = 0.0
 
     def stop(self) -> None:
         """Once: running steps save what they can. Twice: they are killed."""
@@ -136,8 +172,9 @@ class _Run:
         try:
             with ThreadPoolExecutor(self._slots, thread_name_prefix="step") as pool:
                 while self._pending or self._running:
-                    if self._control.stopping.is_set():
+                    if self._control.stopping.is_set() or (self.options.race and self.report.failed):
                         self._stop_pending()
+                    self._look_again()
                     for address in self._take_startable():
                         pool.submit(copy_context().run, self._attempt, address, self._running[address])
                     # Signals are seen only between waits, hence the timeout.
@@ -147,8 +184,11 @@ class _Run:
             self._keeper.close()
             self._watchdog.close()
 
-    def _unbuilt_needs(self, needs: tuple[str, ...]) -> set[str]:
-        return {address for address in needs if self._plan.items[address].state is State.BUILD}
+    def _look_again(self) -> None:
+        """In a race: when nothing else is ready, see what became of the steps that others held."""
+        if self._held and not self._ready and time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + 4 * self.options.timing.poll_s
+            self._ready, self._held = self._held, []
 
     def _take_startable(self) -> list[str]:
         chosen: list[str] = []
@@ -156,8 +196,10 @@ class _Run:
         for address in self._ready:
             if len(self._running) >= self._slots:
                 break
-            call = self._plan.items[address].node.call
-            cpu = 0 if call.step.inline else min(call.resources.cpu, self._cpu)
+            item = self._plan.items[address]
+            share = item.node.call.resources
+            is_light = item.node.call.step.inline or item.found is not None
+            cpu = 0 if is_light else min(share.cpu * share.tasks, self._cpu)
             if cpu <= free:
                 free -= cpu
                 chosen.append(address)
@@ -172,13 +214,17 @@ class _Run:
         began = time.monotonic()
         item = self._plan.items[address]
         try:
-            ending = self._builder.build(item.node, item.record, max(cpu, 1))
+            ending = self._builder.build(item, max(cpu, 1))
         except BaseException as error:  # noqa: BLE001 - the step boundary: its siblings go on
             ending = Ending("failed", failure=failures.from_exception(error))
         self._ended.put((address, replace(ending, seconds=time.monotonic() - began)))
 
     def _settle(self, address: str, ending: Ending) -> None:
         del self._running[address]
+        if ending.kind == "held":
+            self._pending[address] = set()
+            self._held.append(address)
+            return
         self._end(address, ending)
         if ending.kind == "failed":
             self._fail_dependents(address)
@@ -204,21 +250,15 @@ class _Run:
             self._end(address, Ending("stopped", failure=failures.stopped("not started")))
         self._pending.clear()
         self._ready.clear()
+        self._held.clear()
 
     def _end(self, address: str, ending: Ending) -> None:
         self.report.endings[address] = ending
         self._listen(Event(address, ending.kind, ending.failure.cause if ending.failure else ""))
 
-    def _record_of(self, address: str) -> Record:
-        record = self.report.record(address)
-        folder = self._plan.items[address].node.folder(self._root)
-        if record is None or not (folder / records.RECORD).exists():
-            raise ArtifactError(f"{address} was built, but its record has disappeared since. Run again.")
-        return record
-
 
 @contextlib.contextmanager
-def _stop_on_signal(stop: Callable[[], None]) -> Generator[None]:
+def stop_on_signal(stop: Callable[[], None]) -> Generator[None]:
     """Ctrl-C and SIGTERM ask the run to stop; only the main thread can listen for them."""
     if threading.current_thread() is not threading.main_thread():
         yield

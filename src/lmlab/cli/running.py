@@ -3,16 +3,17 @@
 import json
 import shlex
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 import tyro
 
 from lmlab.artifacts import history
 from lmlab.artifacts.graph import collect
-from lmlab.artifacts.identity import Versions
+from lmlab.artifacts.identity import Versions, shared_login
 from lmlab.artifacts.plan import Item, Plan, State, make_plan
-from lmlab.artifacts.runner import Options, Report, execute
+from lmlab.artifacts.runner import Options, Report, execute, stop_on_signal
 from lmlab.cli import experiment as experiments
 from lmlab.cli.table import table
 from lmlab.cli.view import watch
@@ -34,7 +35,7 @@ class _Flags:
     version: str | None = None
     """Version of all artifacts whose call names none: a date like 2026.12.01, or dev."""
     override: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """NAME=VERSION for one of them; may be repeated."""
+    """NAME=VERSION for one of them, or NAME=/path of existing data in its place; may be repeated."""
     force: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """Name of a dev artifact to build again though nothing changed; may be repeated."""
     root: str | None = None
@@ -49,6 +50,16 @@ class RunFlags(_Flags):
 
     on: str = "local"
     """Where steps run."""
+    race: bool = False
+    """One of several runners of this file: build what nobody holds; stop at the first failure of its own."""
+    gang: bool = False
+    """One rank of a program that srun or mpirun started: rank 0 leads, the others follow."""
+    max_concurrent: int = 8
+    """Steps at once."""
+    no_retry_failed: bool = False
+    """Refuse to run while something that failed before is to be built."""
+    allow_cross_region: bool = False
+    """Run although the root, or what a step reads, lies in another region than this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,23 +85,65 @@ def run(flags: RunFlags, fields: list[str]) -> int:
     """`lmlab run`."""
     if flags.on != "local":
         raise ConfigError(f"--on {flags.on}: this lmlab runs steps on this machine only. Use --on local.")
+    if flags.gang:
+        return _run_in_gang(flags, fields)
+    return _run(flags, fields, _options(flags))
+
+
+def _run_in_gang(flags: RunFlags, fields: list[str]) -> int:
+    from lmlab.artifacts.ranks import Follower, Leader, Member
+
+    member = Member.found()
+    # A mistake in the file ends every rank by itself, before they wait for each other.
+    experiments.load(flags.experiment)
+    if member.rank > 0:
+        follower = Follower(member)
+        with stop_on_signal(follower.stop):
+            return follower.follow()
+    with Leader(member) as leader:
+        options = replace(_options(flags), gang=leader, max_concurrent=1)
+        leader.exit_code = _run(flags, fields, options, leader.check)
+        return leader.exit_code
+
+
+def _options(flags: RunFlags) -> Options:
+    return Options(
+        max_concurrent=flags.max_concurrent,
+        race=flags.race,
+        retry_failed=not flags.no_retry_failed,
+        allow_cross_region=flags.allow_cross_region,
+    )
+
+
+def _run(
+    flags: RunFlags, fields: list[str], options: Options, check: Callable[[Plan], None] | None = None
+) -> int:
     root = choose_root(flags.root)
     planned = _planned(flags, fields, root)
+    if check is not None:
+        check(planned)
     if flags.json:
-        report = execute(planned, root, Options())
+        report = execute(planned, root, options)
         print(json.dumps(_report_json(report), indent=1))
         return report.exit_code
     print(_plan_text(planned, root, _estimate_s(planned, root)), flush=True)
     with watch(planned, sys.stdout) as listen:
-        report = execute(planned, root, Options(), listen)
+        report = execute(planned, root, options, listen)
     print(_ending_text(report, root), flush=True)
     return report.exit_code
 
 
 def _planned(flags: _Flags, fields: list[str], root: Path | None) -> Plan:
     loaded = experiments.load(flags.experiment)
-    versions = Versions.of(flags.version or loaded.version, flags.override)
-    graph = collect(experiments.describe(loaded, fields), versions)
+    version = loaded.version if flags.version is None else flags.version
+    graph = collect(experiments.describe(loaded, fields), Versions.of(version, flags.override))
+    mutable = [address for address, node in graph.nodes.items() if node.is_mutable]
+    if mutable and (login := shared_login()) is not None:
+        print(
+            f"warning: {mutable[0]} and all dev artifacts of the login {login} are shared with everybody who "
+            "uses it. Set LMLAB_USER to your name.",
+            file=sys.stderr,
+        )
     if flags.only:
         graph = graph.only(flags.only)
     return make_plan(graph, root, flags.force)
@@ -106,17 +159,27 @@ def _plan_text(planned: Plan, root: Path, estimate_s: float | None) -> str:
     if counts[State.BUILD] and estimate_s is not None:
         head += f", about {format_seconds(estimate_s)} by earlier builds"
     shown = [item for item in items if item.state is not State.PRUNED] or items
+    some = any(item.node.is_mutable for item in shown)
     rows = [
-        [item.state, item.node.address, item.node.call.step.name.strip("_"), _why(item)] for item in shown
+        [
+            item.state,
+            item.node.address,
+            item.node.call.step.name.strip("_"),
+            *(["mutable" if item.node.is_mutable else "fixed"] if some else []),
+            _why(item),
+        ]
+        for item in shown
     ]
     lines = [head, *(f"  {line}" for line in table(rows))]
+    if some:
+        lines.append("  mutable: rebuilds when its recipe, code or inputs change")
     if len(shown) < len(items):
         lines.append(f"  and {len(items) - len(shown)} that are only needed for what is built")
     return "\n".join(lines + _drift_lines(items))
 
 
 def _why(item: Item) -> str:
-    return item.why if item.state is State.BUILD or item.drift else ""
+    return item.why if item.is_due or item.drift or item.node.given else ""
 
 
 def _drift_lines(items: list[Item]) -> list[str]:
@@ -136,7 +199,7 @@ def _drift_lines(items: list[Item]) -> list[str]:
 
 def _estimate_s(planned: Plan, root: Path) -> float | None:
     """The sum of earlier durations; None if any step was never built, since a guess would mislead."""
-    known = [history.last_duration_s(root, item.node.name) for item in planned.to_build]
+    known = history.last_durations_s(root, [item.node.name for item in planned.to_build])
     return None if not known or None in known else sum(seconds for seconds in known if seconds is not None)
 
 
@@ -147,8 +210,10 @@ def _ending_text(report: Report, root: Path) -> str:
     if report.failed or report.stopped:
         return "\n".join(_failure_lines(report))
     built = sum(ending.kind == "built" for ending in report.endings.values())
-    if built:
+    served = sum(ending.kind == "served" for ending in report.endings.values())
+    if built or served:
         lines = [f"built {built} artifacts in {format_seconds(report.seconds)}"]
+        lines[0] += f"; {served} were built by other processes" if served else ""
     else:
         lines = [f"nothing to do: all {len(report.plan.graph.targets)} asked for are built"]
     last = report.plan.graph.targets[-1]
