@@ -11,7 +11,9 @@ if TYPE_CHECKING:
         RunOnly as RunOnly,
         adopt as adopt,
         built as built,
+        grid as grid,
         step as step,
+        sweep as sweep,
     )
     from lmlab.cli.experiment import experiment as experiment
     from lmlab.core.resources import Resources as Resources
@@ -57,11 +59,13 @@ NAMES = {
     "extract": "corpus.steps",
     "fetch": "corpus.steps",
     "file_bet": "science.steps",
+    "grid": "artifacts",
     "ladder": "training.steps",
     "quickstart_sources": "corpus.registry",
     "report": "reports.steps",
     "sample": "serving.steps",
     "step": "artifacts",
+    "sweep": "artifacts",
     "tokenize": "tokens.steps",
     "train": "training.steps",
     "train_tokenizer": "tokens.steps",

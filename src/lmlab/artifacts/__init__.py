@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         step as step,
     )
     from lmlab.artifacts.handles import Artifact as Artifact, Part as Part
+    from lmlab.artifacts.sweeps import grid as grid, sweep as sweep
 
 __getattr__, __dir__, __all__ = exports(
     __name__,
@@ -23,6 +24,8 @@ __getattr__, __dir__, __all__ = exports(
         "RunOnly": ".calls",
         "adopt": ".calls",
         "built": ".calls",
+        "grid": ".sweeps",
         "step": ".calls",
+        "sweep": ".sweeps",
     },
 )
