@@ -183,8 +183,10 @@ class Builder:
                 try:
                     return run_body(call.step, out, arguments)
                 finally:
-                    if printed.getvalue():
-                        log.write_text(printed.getvalue())
+                    # What was printed is worth no failure of its own.
+                    with contextlib.suppress(StorageError):
+                        if printed.getvalue():
+                            log.write_text(printed.getvalue())
         task = launch.task_for(call.step, out, arguments)
         with contextlib.closing(output.Spool(log)) as spool:
             claim.after_beat = spool.share

@@ -138,7 +138,9 @@ class _Seen:
 
 def _look_at_needed(graph: Graph, root: Path) -> dict[str, _Seen]:
     """Look at the targets and, below what is not settled by its own record, at what it needs."""
-    others = [other for other in regional_roots() if other != root]
+    roots = regional_roots()
+    # A root of one's own (`--root`) is none of the lab's: what is asked for there is to be built there.
+    others = [other for other in roots if other != root] if root in roots else []
     seen: dict[str, _Seen] = {}
     level = list(graph.targets)
     while level:
