@@ -80,6 +80,13 @@ def any_root(request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storag
     return declare_root(request.param, endpoint, tmp_path, monkeypatch)
 
 
+@pytest.fixture(scope="session")
+def hub() -> Iterator[str]:
+    """The address of a hub with made-up repositories (HF_ENDPOINT for the code under test)."""
+    with service("loopback_hub") as endpoint:
+        yield endpoint
+
+
 @pytest.fixture
 def fault_proxy() -> Iterator[Callable[[str], Faults]]:
     """Puts a proxy in front of an endpoint, which counts requests and misbehaves by rules."""

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
+from functools import cached_property
 from urllib.parse import unquote
 from xml.sax.saxutils import escape
 
@@ -35,7 +36,7 @@ class Stored:
     generation: int = field(default_factory=lambda: next(_numbers))
     modified: datetime = field(default_factory=lambda: datetime.now(UTC))
 
-    @property
+    @cached_property
     def etag(self) -> str:
         return f'"{hashlib.md5(self.data).hexdigest()}"'
 
@@ -53,7 +54,7 @@ class Stored:
 
 
 buckets: dict[str, dict[str, Stored]] = {}
-uploads: dict[str, dict[int, bytes]] = {}
+uploads: dict[str, tuple[dict[str, str], dict[int, bytes]]] = {}
 
 
 def failure(status: int, code: str) -> Response:
@@ -79,7 +80,7 @@ async def handle(request: Request) -> Response:
         return failure(404, "NoSuchBucket")
     query = request.query_params
     if request.method == "POST" and "uploads" in query:
-        return begin_upload(bucket, key)
+        return begin_upload(request, bucket, key)
     if "uploadId" in query:
         return on_upload(request, buckets[bucket], key, body)
     if request.method == "PUT":
@@ -129,12 +130,16 @@ def refused(request: Request, held: Stored | None) -> bool:
     return wanted is not None and int(wanted) != (held.generation if held else 0)
 
 
+def metadata_of(request: Request) -> dict[str, str]:
+    return {name: value for name, value in request.headers.items() if name.startswith("x-goog-meta-")}
+
+
 def write(request: Request, objects: dict[str, Stored], key: str, body: bytes) -> Response:
     held = objects.get(key)
     source = request.headers.get("x-goog-copy-source")
     if refused(request, held):
         return failure(412, "PreconditionFailed")
-    metadata = {name: value for name, value in request.headers.items() if name.startswith("x-goog-meta-")}
+    metadata = metadata_of(request)
     if source is not None:
         bucket, _, name = unquote(source).lstrip("/").partition("/")
         copied = buckets.get(bucket, {}).get(name)
@@ -175,9 +180,9 @@ def read(request: Request, objects: dict[str, Stored], key: str) -> Response:
     return Response(data[start:end], 206, headers=headers)
 
 
-def begin_upload(bucket: str, key: str) -> Response:
+def begin_upload(request: Request, bucket: str, key: str) -> Response:
     name = f"upload-{next(_numbers)}"
-    uploads[name] = {}
+    uploads[name] = metadata_of(request), {}
     body = f"<Bucket>{bucket}</Bucket><Key>{escape(key)}</Key><UploadId>{name}</UploadId>"
     return answer_xml("InitiateMultipartUploadResult", body)
 
@@ -188,16 +193,16 @@ def on_upload(request: Request, objects: dict[str, Stored], key: str, body: byte
         return failure(404, "NoSuchUpload")
     if request.method == "PUT":
         part = int(request.query_params["partNumber"])
-        uploads[name][part] = body
+        uploads[name][1][part] = body
         return Response(headers={"ETag": f'"{hashlib.md5(body).hexdigest()}"'})
     if request.method == "DELETE":
         del uploads[name]
         return Response(status_code=204)
     if refused(request, objects.get(key)):
         return failure(412, "PreconditionFailed")
-    parts = uploads.pop(name)
+    metadata, parts = uploads.pop(name)
     listed = [int(number) for number in re.findall(rb"<PartNumber>(\d+)</PartNumber>", body)]
-    stored = objects[key] = Stored(b"".join(parts[number] for number in listed), {})
+    stored = objects[key] = Stored(b"".join(parts[number] for number in listed), metadata)
     response = answer_xml("CompleteMultipartUploadResult", f"<ETag>{escape(stored.etag)}</ETag>")
     response.headers["x-goog-generation"] = str(stored.generation)
     return response
