@@ -53,7 +53,6 @@ def test_the_probe_passes_stores_that_create_once_and_leaves_nothing(tmp_path):
 
 
 def test_the_probe_refuses_a_store_that_ignores_the_condition(monkeypatch):
-    real = stores.put
-    monkeypatch.setattr(stores, "put", lambda *args, create, place: real(*args, create=False, place=place))
+    monkeypatch.setattr(stores, "create", lambda scheme, bucket, key, data, place: True)
     with pytest.raises(StorageError, match="lets a second writer create"):
         probe(Path("memory://forgetful-probe"))

@@ -68,6 +68,11 @@ class Limits:
     connections: int = 128
     """Kept open to one host."""
 
+    @property
+    def silence_s(self) -> float:
+        """How long a server may say nothing: read_s, or less, so that a second try fits into total_s."""
+        return min(self.read_s, self.total_s / 2)
+
     def __post_init__(self) -> None:
         for name in ("connect_s", "read_s", "total_s", "tries", "connections"):
             if not 0 < getattr(self, name) < float("inf"):

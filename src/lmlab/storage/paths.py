@@ -1,36 +1,63 @@
 """One path type for files in local folders and in object stores.
 
 A write is atomic everywhere: what is visible is whole. `create_bytes` (put-if-absent) is the one primitive on
-which claims and records rest. Local reads and listings go straight to the system, everything else to obstore.
+which claims and records rest. Local reads and listings go straight to the system, everything else to a client
+of `stores`. What is read from another region is charged to the run's transfer budget first.
 """
 
 import contextlib
+import errno
+import io
 import os
 import pathlib
 import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from functools import total_ordering
 from typing import Any
 
 import msgspec
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import BaseError, PreconditionError
 
 from lmlab.core.errors import ConfigError, InputError, StorageError
-from lmlab.storage import stores
+from lmlab.storage import stores, streams
 
 # What obstore leaves when it is killed between writing and renaming; never data.
 _UNFINISHED = re.compile(r".*#\d+$|^\..*\.unfinished$")
+_ODD = re.compile(r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f]")
+_BLOCK = 1 << 20
+_PART = 16 << 20
+"""Sent at once by a writer: stores take 10,000 parts, so a file of 160 GB."""
+_COPIED_AT_ONCE = 5 << 30
+"""What S3 copies in one request at most."""
 
 Paths = list["Path"]
 
 
+@dataclass(frozen=True)
+class Stat:
+    """What a store knows of a file without reading it."""
+
+    size_bytes: int
+    modified: float
+    """In seconds since 1970, by the store's clock."""
+    etag: str
+    """Changes when the content does."""
+
+
+Listing = list[tuple["Path", Stat]]
+Children = list[tuple["Path", bool]]
+
+
 @total_ordering
 class Path:
-    """A place: `Path("/data")`, `Path("file:///data")` or `Path("memory://name")`.
+    """A place: a folder or file (`/data`, `file:///data`), or `scheme://bucket/key`.
+
+    The schemes are s3, gs, memory, and to read only https and hf (`hf://datasets/owner/name@revision/file`).
 
     >>> Path("/data") / "tokens" / "ledger.json"
     Path('/data/tokens/ledger.json')
@@ -44,21 +71,25 @@ class Path:
         if not found or scheme == "file":
             self._scheme, self._bucket = "file", ""
             self._key = os.path.abspath(rest if found else text)  # noqa: PTH100 - pathlib keeps `..`
-        else:
-            self._scheme = scheme
-            self._bucket, _, key = rest.partition("/")
-            self._key = key.strip("/")
-            if scheme not in stores.SCHEMES or not self._bucket:
-                known = ", ".join(f"{name}://" for name in stores.SCHEMES)
-                raise ConfigError(
-                    f"{text} is no place lmlab knows how to reach. Use a folder, or one of {known}."
-                )
+            return
+        self._scheme = scheme
+        self._bucket, _, key = rest.partition("/")
+        self._key = key.strip("/")
+        if scheme not in stores.SCHEMES or not self._bucket:
+            known = ", ".join(f"{name}://" for name in stores.SCHEMES)
+            raise ConfigError(
+                f"{text} is no place lmlab knows how to reach. Use a folder, or one of {known}."
+            )
+        if self._key and _ODD.search(self._key):
+            raise ConfigError(f"{text!r} has an empty, dotted or unprintable part. Name it otherwise.")
 
     # -- the name ---------------------------------------------------------------------------------
 
     def __truediv__(self, part: str) -> "Path":
         if part.startswith("/") or ".." in part.split("/"):
             raise ConfigError(f"{part!r} would lead outside {self}. Join only names below a folder.")
+        if self._scheme != "file" and _ODD.search(part.rstrip("/")):
+            raise ConfigError(f"{part!r} has an empty, dotted or unprintable part. Name it otherwise.")
         child = object.__new__(Path)
         child._scheme, child._bucket = self._scheme, self._bucket
         child._key = f"{self._key.rstrip('/')}/{part}".rstrip("/") if self._key else part.rstrip("/")
@@ -106,6 +137,21 @@ class Path:
         return str(self)[len(prefix) :]
 
     @property
+    def scheme(self) -> str:
+        """Which kind of place: file, memory, s3, gs, hf, https or http."""
+        return self._scheme
+
+    @property
+    def bucket(self) -> str:
+        """The store's bucket or host; empty for local files."""
+        return self._bucket
+
+    @property
+    def key(self) -> str:
+        """The name within the bucket; of a local file its absolute path."""
+        return self._key
+
+    @property
     def is_local(self) -> bool:
         """Whether this is a file or folder of this machine."""
         return self._scheme == "file"
@@ -120,29 +166,38 @@ class Path:
     # -- reading ----------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        """Whether a file (or, locally, a folder) is there."""
+        """Whether a file or a folder is there."""
         if self.is_local:
             return os.path.exists(self._key)  # noqa: PTH110 - a hot path
-        try:
-            obstore.head(self._client, self._key)
-        except FileNotFoundError:
-            return self.is_dir()
-        return True
+        with self._failures("read"):
+            try:
+                self._client.head(self._key)
+            except FileNotFoundError:
+                return self.is_dir()
+            return True
 
     def is_dir(self) -> bool:
         """Whether there is a folder; in an object store: anything below this name."""
-        return os.path.isdir(self._key) if self.is_local else bool(self.list())  # noqa: PTH112 - a hot path
+        if self.is_local:
+            return os.path.isdir(self._key)  # noqa: PTH112 - a hot path
+        with self._failures("listed"):
+            return next(iter(self._client.list(self._key or None, chunk_size=1)), None) is not None
+
+    def stat(self) -> Stat:
+        """Size, time and version of the file, without reading it."""
+        with self._failures("read"):
+            if self.is_local:
+                found = os.stat(self._key)  # noqa: PTH116 - a hot path
+                return Stat(found.st_size, found.st_mtime, f"{found.st_mtime_ns:x}-{found.st_ino:x}")
+            return _stat(self._client.head(self._key))
 
     def size(self) -> int:
         """Bytes of the file."""
-        with self._reading():
-            if self.is_local:
-                return os.stat(self._key).st_size  # noqa: PTH116 - a hot path
-            return obstore.head(self._client, self._key)["size"]
+        return self.stat().size_bytes
 
     def read_bytes(self) -> bytes:
         """The whole file."""
-        with self._reading():
+        with self._failures("read"):
             return self._read()
 
     def read_text(self) -> str:
@@ -158,12 +213,48 @@ class Path:
         except (BaseError, OSError) as error:
             raise stores.translate(error, str(self), "read") from error
 
+    def read_range(self, start: int, length: int, etag: str = "") -> bytes:
+        """At most `length` bytes from `start`: fewer at the end of the file. `etag` asks for that version."""
+        if length <= 0:
+            return b""
+        with self._failures("read"):
+            if self.is_local:
+                with open(self._key, "rb") as file:  # noqa: PTH123 - a hot path
+                    file.seek(start)
+                    return file.read(length)
+            wanted: dict[str, Any] = {"range": (start, start + length)}
+            try:
+                return bytes(self._get(wanted | {"if_match": etag} if etag else wanted).bytes())
+            except PreconditionError:
+                pass
+            except BaseError as error:
+                if "416" in str(error):
+                    return b""
+                raise
+        raise StorageError(f"{self} was replaced while it was being read. Read it again from its start.")
+
+    def chunks(self) -> Iterator[bytes]:
+        """The whole file in blocks of about 1 MiB, for what is too large for memory."""
+        with self._failures("read"):
+            if self.is_local:
+                with open(self._key, "rb") as file:  # noqa: PTH123 - a hot path
+                    while block := file.read(_BLOCK):
+                        yield block
+            else:
+                for part in self._get(None).stream(min_chunk_size=_BLOCK):
+                    yield bytes(part)
+
+    def open(self) -> io.BufferedIOBase:
+        """A seekable file for pyarrow, zstandard and the like; what is not read is not fetched."""
+        if not self.is_local:
+            return io.BufferedReader(streams.Source(self, self.stat()), _BLOCK)
+        with self._failures("read"):
+            return open(self._key, "rb")  # noqa: PTH123 - a hot path
+
     def list(self) -> "Paths":
         """Direct children, sorted; none if the folder is not there."""
         if not self.is_local:
-            found = obstore.list_with_delimiter(self._client, self._key or None)
-            keys = [*found["common_prefixes"], *(entry["path"] for entry in found["objects"])]
-            return sorted(self / key.removeprefix(self._key).strip("/") for key in keys)
+            return sorted(path for path, _ in self.children())
         try:
             names = sorted(os.listdir(self._key))  # noqa: PTH208 - a hot path
         except FileNotFoundError:
@@ -175,9 +266,7 @@ class Path:
     def walk(self) -> "Paths":
         """All files below, sorted."""
         if not self.is_local:
-            batches = obstore.list(self._client, self._key or None)
-            keys = [entry["path"] for batch in batches for entry in batch]
-            return sorted(self / key.removeprefix(self._key).strip("/") for key in keys)
+            return [path for path, _ in self.walk_stats()]
         files: Paths = []
         folders: Paths = [self]
         while folders:
@@ -188,11 +277,36 @@ class Path:
                     files.append(child)
         return sorted(files)
 
+    def walk_stats(self) -> "Listing":
+        """All files below with their sizes, sorted: from one listing, whose pages hold 1,000 files each."""
+        if self.is_local:
+            return [(path, path.stat()) for path in self.walk()]
+        with self._failures("listed"):
+            batches = self._client.list(self._key or None, chunk_size=1000)
+            found = {entry["path"]: _stat(entry) for batch in batches for entry in batch}
+        # Some programs leave an empty object named like the folder.
+        folders = {key.rpartition("/")[0] for key in found} | {self._key}
+        files = [key for key, stat in found.items() if stat.size_bytes or key not in folders]
+        return [(self._at(key), found[key]) for key in sorted(files)]
+
+    def glob(self, pattern: str) -> "Paths":
+        """Files and folders below that fit: `*`, `?`, `[…]` within a name, `**` across folders, `{a,b}`.
+
+        As in a shell `*` leaves out names that begin with a dot, so no record is taken for data. Only folders
+        that can hold a match are listed, but for `**`, which gives files from one listing of all.
+        """
+        from lmlab.storage.globbing import matches
+
+        return matches(self, pattern)
+
     # -- writing ----------------------------------------------------------------------------------
 
     def write_bytes(self, data: bytes) -> None:
         """Replace the file; a reader sees the old or the new content, never a part."""
-        self._put(data, create=False)
+        if self.is_local:
+            # Made here because obstore loops for ever where a folder can't be made.
+            self.parent.make_folder()
+        stores.put(self._to_write, self._key.lstrip("/"), data, str(self))
 
     def write_text(self, text: str) -> None:
         """Replace the file with UTF-8 text."""
@@ -200,7 +314,10 @@ class Path:
 
     def create_bytes(self, data: bytes) -> bool:
         """Write the file if it is absent; False if somebody else's is there. One caller wins."""
-        return self._put(data, create=True)
+        if self.is_local:
+            self.parent.make_folder()
+        assert self._to_write
+        return stores.create(self._scheme, self._bucket, self._key.lstrip("/"), data, str(self))
 
     @contextlib.contextmanager
     def writer(self) -> Generator[pathlib.Path]:
@@ -215,11 +332,66 @@ class Path:
             if self.is_local:
                 draft.replace(self.local)
             else:
-                self.write_bytes(draft.read_bytes())
+                stores.put(self._to_write, self._key, draft, str(self))
         except OSError as error:
-            raise stores.translate(error, str(self), "written") from error
+            # Another file's error is the caller's.
+            if error.errno in stores.FULL or error.filename == str(draft):
+                raise stores.translate(error, str(self), "written") from error
+            raise
         finally:
             _discard(draft if self.is_local else draft.parent)
+
+    @contextlib.contextmanager
+    def open_writer(self) -> Generator[io.BufferedIOBase]:
+        """A file to write into, sent in parts as it grows; it becomes visible when the block ends well."""
+        if self.is_local:
+            with self.writer() as draft, draft.open("wb") as file:
+                yield file
+            return
+        with self._failures("written"):
+            upload = obstore.open_writer(self._to_write, self._key, buffer_size=_PART)
+        sink = streams.Sink(self, upload)
+        try:
+            yield sink
+        except BaseException as error:
+            upload.__exit__(type(error), error, None)
+            raise
+        with self._failures("written"):
+            upload.close()
+
+    def copy_to(self, other: "Path") -> None:
+        """Copy the file; within a bucket the store itself does it."""
+        if self.is_local and other.is_local:
+            with other.writer() as draft, self._failures("read"):
+                shutil.copyfile(self._key, draft)
+        elif self.is_local:
+            stores.put(other._to_write, other._key, self.local, str(other))
+        elif (self._scheme, self._bucket) == (
+            other._scheme,
+            other._bucket,
+        ) and self.size() <= _COPIED_AT_ONCE:
+            with self._failures("copied"):
+                obstore.copy(self._to_write, self._key, other._key)
+        else:
+            with other.open_writer() as file:
+                for chunk in self.chunks():
+                    file.write(chunk)
+
+    def rename(self, other: "Path") -> None:
+        """Move the file, replacing what is there; on a local disk in one step."""
+        if self == other:
+            return
+        if self.is_local and other.is_local:
+            other.parent.make_folder()
+            try:
+                os.replace(self._key, other._key)  # noqa: PTH105 - both are text
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise stores.translate(error, str(self), "moved") from error
+            else:
+                return
+        self.copy_to(other)
+        self.remove()
 
     def make_folder(self) -> None:
         """Make this folder and those above it; an object store needs none."""
@@ -232,51 +404,81 @@ class Path:
 
     def remove(self) -> None:
         """Remove the file, if it is there."""
-        try:
+        with self._failures("removed"), contextlib.suppress(FileNotFoundError):
             if self.is_local:
-                pathlib.Path(self._key).unlink(missing_ok=True)
+                os.unlink(self._key)  # noqa: PTH108 - a hot path
             else:
-                obstore.delete(self._client, self._key)
-        except FileNotFoundError:
-            return
-        except (BaseError, OSError) as error:
-            raise stores.translate(error, str(self), "removed") from error
+                self._to_write.delete(self._key)
 
     def remove_tree(self) -> None:
-        """Remove the folder and everything below, or the file."""
-        if not self.is_local:
-            for path in self.walk():
-                path.remove()
-            return
-        try:
-            _discard(pathlib.Path(self._key))
-        except OSError as error:
-            raise stores.translate(error, str(self), "removed") from error
+        """Remove the folder and everything below, or the file; in an object store many in one request."""
+        with self._failures("removed"):
+            if self.is_local:
+                _discard(pathlib.Path(self._key))
+                return
+            batches = self._to_write.list(self._key or None, chunk_size=1000)
+            keys = [entry["path"] for batch in batches for entry in batch]
+            for start in range(0, len(keys) + 1, 1000):
+                # Another process may be removing the same: then each is asked for by itself.
+                try:
+                    self._client.delete([*keys[start : start + 1000], self._key][: 1000 + (not start)])
+                except FileNotFoundError:
+                    for key in keys[start : start + 1000]:
+                        self._at(key).remove()
 
     # -- inside -----------------------------------------------------------------------------------
 
     @property
-    def _client(self) -> stores.Store:
+    def _client(self) -> Any:
         return stores.open_store(self._scheme, self._bucket)
+
+    @property
+    def _to_write(self) -> Any:
+        if self._scheme in ("hf", "https", "http"):
+            raise StorageError(
+                f"{self} can only be read. Copy it into a root (lmlab fs cp), and change it there."
+            )
+        return self._client
+
+    def _at(self, key: str) -> "Path":
+        path = object.__new__(Path)
+        path._scheme, path._bucket, path._key = self._scheme, self._bucket, key
+        return path
 
     def _read(self) -> bytes:
         if self.is_local:
             with open(self._key, "rb") as file:  # noqa: PTH123 - a hot path
                 return file.read()
-        return bytes(obstore.get(self._client, self._key).bytes())
+        return bytes(self._get(None).bytes())
+
+    def _get(self, options: dict[str, Any] | None) -> Any:
+        """An answer whose head has come and whose bytes have not: these are charged first."""
+        answer = self._client.get(self._key, options=options)
+        if self._scheme != "memory":
+            from lmlab.storage import budget
+
+            budget.charge(self, answer.range[1] - answer.range[0])
+        return answer
+
+    def children(self) -> "Children":
+        """What list() gives, and whether each is a folder."""
+        if self.is_local:
+            return [(path, path.is_dir()) for path in self.list()]
+        with self._failures("listed"):
+            found = self._client.list_with_delimiter(self._key or None)
+        folders = dict.fromkeys(found["common_prefixes"], True)
+        markers = {self._key, *folders}
+        files = [entry["path"] for entry in found["objects"] if entry["size"] or entry["path"] not in markers]
+        return [
+            (self._at(key), is_folder) for key, is_folder in (dict.fromkeys(files, False) | folders).items()
+        ]
 
     @contextlib.contextmanager
-    def _reading(self) -> Generator[None]:
+    def _failures(self, verb: str) -> Generator[None]:
         try:
             yield
         except (BaseError, OSError) as error:
-            raise stores.translate(error, str(self), "read") from error
-
-    def _put(self, data: bytes, *, create: bool) -> bool:
-        if self.is_local:
-            # Made here because obstore loops for ever where a folder can't be made.
-            self.parent.make_folder()
-        return stores.put(self._client, self._key.lstrip("/"), data, create=create, place=str(self))
+            raise stores.translate(error, str(self), verb) from error
 
 
 def read_json(path: Path) -> Any:
@@ -291,6 +493,10 @@ def write_json(path: Path, value: object) -> None:
     """Write a value as indented JSON with sorted keys, atomically: equal values give equal bytes."""
     ordered = msgspec.json.encode(value, order="sorted")
     path.write_bytes(msgspec.json.format(ordered, indent=2) + b"\n")
+
+
+def _stat(entry: Any) -> Stat:
+    return Stat(entry["size"], entry["last_modified"].timestamp(), entry["e_tag"] or "")
 
 
 def _discard(path: pathlib.Path) -> None:

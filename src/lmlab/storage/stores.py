@@ -1,42 +1,66 @@
 """The obstore client behind each kind of place, and its errors as ours: one line, the path, the way out.
 
 Every client has the lab's limits: to connect, between two bytes, for the whole request with its tries. Of a
-store only `put` with mode "create" (put-if-absent) is asked beyond plain reading and writing.
+store only `create` (put-if-absent) is asked beyond plain reading and writing.
 """
 
 import errno
 import functools
+import itertools
 import re
+import secrets as random
+import socket
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path as LocalPath
 from typing import Any
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError
+from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import GCSStore, LocalStore, MemoryStore, S3Store
 
 from lmlab.core import environ
-from lmlab.core.errors import LmlabError, StorageError
+from lmlab.core.errors import ConfigError, LmlabError, StorageError
 from lmlab.storage import lab as labs, secrets
 
 Store = LocalStore | MemoryStore | S3Store | GCSStore
 
+SCHEMES = ("file", "memory", "s3", "gs", "hf", "https", "http")
 _REREAD = timedelta(minutes=15)
-"""After this time references are read again, so that a rotated key is taken up by a long run."""
+"""After this time references are read again, so that a long run takes up a rotated key."""
+_WRITER = "lmlab-writer"
 # obstore asks for a token before it writes even when it is told to sign nothing.
 _NOBODY = '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}'
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_S3_SOURCES = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_SKIP_SIGNATURE",
+)
+_GS_SOURCES = (
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_SERVICE_ACCOUNT",
+    "GOOGLE_SERVICE_ACCOUNT_PATH",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "GOOGLE_BEARER_TOKEN",
+    "GOOGLE_SKIP_SIGNATURE",
+)
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EPERM}
+_REFUSED = (PermissionDeniedError, UnauthenticatedError)
 _NOT_A_FOLDER = {errno.ENOTDIR, errno.EEXIST}
-SCHEMES = ("file", "memory", "s3", "gs", "hf", "https", "http")
 
 
-def open_store(scheme: str, bucket: str) -> Store:
+def open_store(scheme: str, bucket: str, tries: int | None = None) -> Any:
     """The client of `scheme://bucket`, one a process. The local store's keys are absolute paths."""
     if scheme in ("file", "memory"):
         return _own(scheme, bucket)
     here = labs.lab()
-    return _remote(scheme, bucket, here.backend(scheme, bucket), here.limits)
+    limits = replace(here.limits, tries=tries) if tries else here.limits
+    return _remote(scheme, bucket, here.backend(scheme, bucket), limits)
 
 
 @functools.cache
@@ -45,8 +69,12 @@ def _own(scheme: str, _bucket: str) -> Store:
 
 
 @functools.lru_cache(maxsize=256)
-def _remote(scheme: str, bucket: str, backend: labs.Backend | None, limits: labs.Limits) -> Store:
+def _remote(scheme: str, bucket: str, backend: labs.Backend | None, limits: labs.Limits) -> Any:
     given = backend or labs.Backend()
+    if scheme in ("hf", "https", "http"):
+        from lmlab.storage.hub import Hub
+
+        return Hub(scheme, bucket, given, limits)
     settings = (_s3_settings if scheme == "s3" else _gs_settings)(bucket, given)
     make: Any = S3Store if scheme == "s3" else GCSStore
     # obstore adds what it finds in the environment to what it is given: AWS_SESSION_TOKEN to a pinned key.
@@ -55,17 +83,20 @@ def _remote(scheme: str, bucket: str, backend: labs.Backend | None, limits: labs
     try:
         with environ.without(stray):
             return make(bucket, **settings, client_options=options, retry_config=_retries(limits))
-    except BaseError as error:
-        failure = translate(error, f"{scheme}://{bucket}", "opened")
-    # Raised outside of the handler: obstore's text may quote the key that it could not read.
-    raise failure
+    except (BaseError, OSError, ValueError):
+        pass
+    # Raised outside of the handler and without obstore's text: it may quote the key that it could not read.
+    raise ConfigError(
+        f"The client of {scheme}://{bucket} could not be made of its settings (endpoint, region, key). "
+        "Correct them in lmlab.toml or the environment."
+    )
 
 
 def _client_options(limits: labs.Limits, *, allow_http: bool) -> dict[str, Any]:
     return {
         "allow_http": allow_http,
-        "connect_timeout": timedelta(seconds=min(limits.connect_s, limits.total_s / 2)),
-        "read_timeout": timedelta(seconds=min(limits.read_s, limits.total_s / 2)),
+        "connect_timeout": timedelta(seconds=min(limits.connect_s, limits.silence_s)),
+        "read_timeout": timedelta(seconds=limits.silence_s),
         "timeout": timedelta(seconds=limits.total_s),
         "pool_max_idle_per_host": str(limits.connections),
     }
@@ -73,8 +104,8 @@ def _client_options(limits: labs.Limits, *, allow_http: bool) -> dict[str, Any]:
 
 def _retries(limits: labs.Limits) -> dict[str, Any]:
     # A try that began before this moment and then hears nothing ends within total_s.
-    last_start = limits.total_s - max(min(limits.read_s, limits.total_s / 2), limits.connect_s)
-    return {"max_retries": limits.tries - 1, "retry_timeout": timedelta(seconds=max(last_start, 0))}
+    last_start = timedelta(seconds=limits.total_s - limits.silence_s)
+    return {"max_retries": limits.tries - 1, "retry_timeout": last_start}
 
 
 def _s3_settings(bucket: str, given: labs.Backend) -> dict[str, Any]:
@@ -89,20 +120,17 @@ def _s3_settings(bucket: str, given: labs.Backend) -> dict[str, Any]:
         settings["skip_signature"] = True
     elif given.is_pinned:
         settings["credential_provider"] = _checked(functools.partial(_s3_credentials, bucket, given))
+    else:
+        _need_credentials("s3", bucket, _S3_SOURCES, "169.254.169.254")
     return settings
 
 
 def _s3_credentials(bucket: str, given: labs.Backend) -> dict[str, Any]:
-    what = f"s3://{bucket}"
-    token = (
-        secrets.resolve(given.session_token, f"{what}, session_token").reveal()
-        if given.session_token
-        else None
-    )
+    what, token = f"s3://{bucket}", given.session_token
     return {
         "access_key_id": secrets.resolve(given.access_key, f"{what}, access_key").reveal(),
         "secret_access_key": secrets.resolve(given.secret_key, f"{what}, secret_key").reveal(),
-        "token": token,
+        "token": secrets.resolve(token, f"{what}, session_token").reveal() if token else None,
         "expires_at": datetime.now(UTC) + _REREAD,
     }
 
@@ -116,6 +144,8 @@ def _gs_settings(bucket: str, given: labs.Backend) -> dict[str, Any]:
         settings["service_account_key"] = key.reveal()
     elif given.token:
         settings["credential_provider"] = _checked(functools.partial(_gs_credentials, bucket, given))
+    elif not (LocalPath.home() / ".config/gcloud/application_default_credentials.json").exists():
+        _need_credentials("gs", bucket, _GS_SOURCES, "metadata.google.internal")
     return settings
 
 
@@ -130,10 +160,72 @@ def _checked(provider: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, A
     return provider
 
 
-def put(store: Store, key: str, data: bytes, *, create: bool, place: str) -> bool:
-    """Write one object whole; False if `create` was asked and it already exists."""
+def _need_credentials(scheme: str, bucket: str, sources: tuple[str, ...], metadata_host: str) -> None:
+    """Refuse at once where obstore would ask a metadata server that no machine here has, for minutes."""
+    if any(environ.get(name) for name in sources):
+        return
     try:
-        obstore.put(store, key, data, mode="create" if create else "overwrite")
+        socket.create_connection((metadata_host, 80), timeout=2).close()
+    except OSError:
+        raise StorageError(_credentials_hint(scheme, bucket)) from None
+
+
+def _credentials_hint(scheme: str, bucket: str) -> str:
+    variables, keys = {
+        "s3": ("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", "access_key and secret_key"),
+        "gs": ("GOOGLE_APPLICATION_CREDENTIALS", "service_account"),
+    }[scheme]
+    return (
+        f"There are no credentials for {scheme}://{bucket}. Set {variables}, or give references as {keys} "
+        f'under [backends."{scheme}://"] in lmlab.toml (anonymous = true for public data).'
+    )
+
+
+def put(store: Store, key: str, data: bytes | LocalPath, place: str) -> None:
+    """Write one object whole; a file is sent in parts as it is read."""
+    size = len(data) if isinstance(data, bytes) else data.stat().st_size
+    try:
+        # Stores take at most 10,000 parts.
+        obstore.put(store, key, data, chunk_size=max(5 << 20, size // 9000))
+    except (BaseError, OSError, ValueError) as error:
+        raise translate(error, place, "written") from error
+
+
+def create(scheme: str, bucket: str, key: str, data: bytes, place: str) -> bool:
+    """Write one object if it is absent; False if somebody else's is there.
+
+    When the answer to a try is lost, the object is read back: it names its writer, so that a lost answer is
+    neither taken for a lost race nor, on the next try, for another's object.
+    """
+    if scheme in ("file", "memory"):
+        return _create_here(_own(scheme, bucket), key, data, place)
+    limits, store = labs.lab().limits, open_store(scheme, bucket, tries=1)
+    began, writer = time.monotonic(), random.token_hex(8)
+    for tried in itertools.count(1):
+        try:
+            obstore.put(store, key, data, mode="create", attributes={_WRITER: writer})
+        except AlreadyExistsError as error:
+            if tried == 1:
+                return False
+            failure: Exception = error
+        except (BaseError, OSError, ValueError) as error:
+            failure = error
+        else:
+            return True
+        found = _writer(store, key)
+        if found is not None:
+            return found == writer
+        # Another try and its reading back must end within total_s.
+        is_late = time.monotonic() - began + 2 * limits.silence_s > limits.total_s
+        if is_late or tried >= limits.tries or isinstance(failure, _REFUSED):
+            raise translate(failure, place, "written") from failure
+        time.sleep(0.1 * 2**tried)
+    raise AssertionError("the last try returns or raises")
+
+
+def _create_here(store: Store, key: str, data: bytes, place: str) -> bool:
+    try:
+        obstore.put(store, key, data, mode="create")
     except AlreadyExistsError:
         return False
     except (BaseError, OSError, ValueError) as error:
@@ -141,12 +233,26 @@ def put(store: Store, key: str, data: bytes, *, create: bool, place: str) -> boo
     return True
 
 
+def _writer(store: Store, key: str) -> str | None:
+    """Who wrote an object that was created; None if none is there, or it can't be asked for."""
+    try:
+        return obstore.get(store, key, options={"head": True}).attributes.get(_WRITER, "")
+    except (BaseError, OSError):
+        return None
+
+
 def translate(error: Exception, place: str, verb: str) -> LmlabError:
     """The StorageError for what the system or obstore reported while `place` was being read or written."""
-    number = _errno(error)
-    if number in _FULL:
+    number, text = _errno(error), str(error)
+    scheme, is_remote, rest = place.partition("://")
+    if number in FULL:
         return StorageError(
             f"{place} could not be {verb}: the disk is full. Free some space, or choose another --root."
+        )
+    if isinstance(error, _REFUSED) and is_remote:
+        return StorageError(
+            f"{place} may not be {verb} with these credentials. Check what [backends] in lmlab.toml, or else "
+            "the environment, gives for this store."
         )
     if number in _FORBIDDEN or isinstance(error, PermissionDeniedError | PermissionError):
         return StorageError(
@@ -159,9 +265,24 @@ def translate(error: Exception, place: str, verb: str) -> LmlabError:
             f"{place} can't be {verb}: a part of that path is a file, not a folder. "
             "Move the file, or choose another --root."
         )
+    bucket = rest.partition("/")[0]
+    if "NoSuchBucket" in text:
+        return StorageError(
+            f"{place} can't be {verb}: there is no bucket {bucket}. Make it first, or correct it."
+        )
     if number == errno.ENOENT or isinstance(error, FileNotFoundError):
         return StorageError(f"{place} does not exist, so it can't be {verb}. Check the path.")
-    reason = str(error).split("\n", 1)[0]
+    if re.search(r"169\.254\.|metadata\.google|token request|credential", text) and scheme in ("s3", "gs"):
+        return StorageError(f"{place} could not be {verb}. {_credentials_hint(scheme, bucket)}")
+    if "HTTP error" in text:
+        tries = re.search(r"after (\d+) retries", text)
+        return StorageError(
+            f"{place} could not be {verb}: the store can't be reached, broke off or kept silent too long "
+            f"({int(tries.group(1)) + 1 if tries else 1} tries). Check endpoint and [limits] in lmlab.toml."
+        )
+    reason = re.sub(
+        r"Generic \w+ error: |Error performing .*? - |: $|:? *<\?xml.*", "", text.split("\n", 1)[0]
+    )
     return StorageError(f"{place} could not be {verb}: {reason}.")
 
 
