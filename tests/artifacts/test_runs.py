@@ -378,8 +378,7 @@ def test_a_store_without_put_if_absent_is_refused_before_anything_runs(planned, 
     from lmlab.artifacts.runner import execute
     from lmlab.storage import stores
 
-    real = stores.put
-    monkeypatch.setattr(stores, "put", lambda *args, create, place: real(*args, create=False, place=place))
+    monkeypatch.setattr(stores, "create", lambda scheme, bucket, key, data, place: True)
     root = Path("memory://forgetful")
     with pytest.raises(StorageError, match="lets a second writer create"):
         execute(planned(number("n", 1, diary=str(diary)), where=root), root)
