@@ -4,15 +4,13 @@ Dot-files at the top are not content: records and claims lie there.
 """
 
 import hashlib
-import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from lmlab.storage.paths import Path
 
 Listing = Mapping[str, tuple[int, str]]
 """Size and sha256 of each file, by its name below the folder."""
-_BLOCK = 4 << 20
 
 
 def content(folder: Path) -> list[Path]:
@@ -61,16 +59,9 @@ def _below(child: Path) -> list[Path]:
 
 
 def sha256(path: Path) -> tuple[int, str]:
-    """Size and hash of one file, read in blocks."""
+    """Size and hash of one file, as it is read."""
     hasher, size = hashlib.sha256(), 0
-    for block in blocks(path):
+    for block in path.chunks():
         hasher.update(block)
         size += len(block)
     return size, hasher.hexdigest()
-
-
-def blocks(path: Path) -> Iterator[bytes]:
-    """A file's bytes in order, a few MiB at a time."""
-    with path.local.open("rb") if path.is_local else io.BytesIO(path.read_bytes()) as file:
-        while block := file.read(_BLOCK):
-            yield block

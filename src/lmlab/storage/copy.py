@@ -1,0 +1,308 @@
+"""Copies that end whole or not at all, and go on where they were cut.
+
+A large file from far away comes in 32 byte ranges, each of which remembers how far it got. Files that commit
+others (records, manifests) are copied last, and deletions come after all copies.
+"""
+
+import contextlib
+import contextvars
+import fcntl
+import hashlib
+import os
+import pathlib
+import shutil
+import struct
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from lmlab.core import environ, process
+from lmlab.core.errors import BudgetExceeded, ConfigError, StorageError
+from lmlab.storage import budget, tree
+from lmlab.storage.paths import Path, Stat
+from lmlab.storage.roots import choose_root
+from lmlab.storage.scratch import scratch as scratch_place
+
+COMMITS = (".artifact.json", "done.json", "MANIFEST.json", "manifest.json", "ledger.json")
+"""Files whose presence says that the others are whole."""
+_BLOCK = 4 << 20
+_LARGE = 32 << 20
+"""From this size on a file comes in parts."""
+_TRIES = 5
+_THREADS = 16
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What a verified copy found equal at both ends."""
+
+    files: int
+    bytes: int
+    present: int
+    """How many of the files were there already."""
+    sha256: str
+    """Over all names, sizes and contents."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """One file of a sync."""
+
+    kind: str
+    """copy or delete"""
+    name: str
+    bytes: int
+    why: str
+
+
+def publish(chunks: Iterable[bytes], target: Path, expected_bytes: int) -> None:
+    """Write a file from a stream; it becomes visible only if the stream had the expected length."""
+    size = 0
+    with target.open_writer() as file:
+        for chunk in chunks:
+            file.write(chunk)
+            size += len(chunk)
+        if size != expected_bytes:
+            raise StorageError(
+                f"The stream for {target} had {size} instead of {expected_bytes} bytes, so nothing was "
+                "published. Fetch it again."
+            )
+
+
+def download(
+    source: Path,
+    target: pathlib.Path,
+    parts: int = 32,
+    scratch: Path | None = None,
+    stop: threading.Event | None = None,
+) -> None:
+    """Fetch a file in parallel byte ranges, each going on where an earlier call was killed or cut off.
+
+    What has come lies in scratch on this machine's disk; the file appears when it is whole.
+    """
+    stat = source.stat()
+    # Another boot starts anew: what the offsets say may not have reached the disk before it.
+    identity = f"{source} {target} {stat} {parts} {process.boot_id()}"
+    folder = (scratch or _local_scratch("downloads")) / hashlib.sha256(identity.encode()).hexdigest()[:24]
+    with _locked(folder.local), _Parts(folder.local, source, stat, parts, stop) as draft:
+        with budget.prepaid(source, draft.missing):
+            run_all(draft.fetch, range(parts), parts, draft.halt)
+        is_same = source.stat() == stat
+        if is_same:
+            with Path(target).writer() as place:
+                shutil.move(draft.path, place)
+        folder.remove_tree()
+    if not is_same:
+        raise StorageError(
+            f"{source} changed while it was downloaded, so its parts don't fit. Fetch it again."
+        )
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy one file: inside a store by the store itself, a large one from far away in resumable parts."""
+    is_near = source.is_local or (source.scheme, source.bucket) == (target.scheme, target.bucket)
+    if is_near or source.size() < _LARGE:
+        source.copy_to(target)
+    elif target.is_local:
+        download(source, target.local)
+    else:
+        passing = _local_scratch("passing") / hashlib.sha256(str((source, target)).encode()).hexdigest()[:24]
+        download(source, passing.local)
+        passing.copy_to(target)
+        passing.remove()
+
+
+def copy_hashed(source: Path, target: Path, stop: threading.Event | None = None) -> tuple[int, str]:
+    """Copy one file through this process; returns size and sha256 of what was sent."""
+    size = source.size()
+    if target.is_local and not source.is_local and size >= _LARGE:
+        download(source, target.local, stop=stop)
+        return tree.sha256(target)
+    hasher = hashlib.sha256()
+
+    def passing() -> Iterator[bytes]:
+        for block in source.chunks():
+            _check(stop, source)
+            hasher.update(block)
+            yield block
+
+    publish(passing(), target, size)
+    return size, hasher.hexdigest()
+
+
+def verified_copy(source: Path, target: Path) -> Copied:
+    """Copy a file or a folder, and hash both ends; what is there already and equal is not sent again."""
+    refuse_overlap(source, target)
+    wanted, there = listing(source), listing(target)
+
+    def one(name: str) -> tuple[tuple[int, str], bool]:
+        origin, place = _join(source, name), _join(target, name)
+        if name in there and there[name].size_bytes == wanted[name].size_bytes:
+            digest = tree.sha256(place)
+            if digest == tree.sha256(origin):
+                return digest, True
+        sent, arrived = copy_hashed(origin, place), tree.sha256(place)
+        if sent != arrived:
+            place.remove()
+            raise StorageError(
+                f"{place} is not what was sent from {origin}, so it was removed. Copy it again."
+            )
+        return arrived, False
+
+    done = _commits_last(one, list(wanted))
+    digests = {name: digest for name, (digest, _) in done.items()}
+    total, present = sum(size for size, _ in digests.values()), sum(found for _, found in done.values())
+    return Copied(len(done), total, present, tree.tree_sha256(digests))
+
+
+def sync(
+    source: Path, target: Path, *, delete: bool = False, dry_run: bool = False, checksum: bool = False
+) -> list[Action]:
+    """Make `target` hold what `source` holds; with `delete` nothing else, once every copy has succeeded.
+
+    A file is copied if it is missing, differs in size or is newer in the source; with `checksum`, if its
+    content differs.
+    """
+    refuse_overlap(source, target)
+    wanted, there = listing(source), listing(target)
+    reasons = {name: _why(wanted[name], there.get(name)) for name in wanted}
+    if checksum:
+        alike = [name for name, why in reasons.items() if why in ("", "newer")]
+        equal = run_all(lambda n: tree.sha256(_join(source, n)) == tree.sha256(_join(target, n)), alike)
+        reasons |= {name: "" if same else "content" for name, same in zip(alike, equal, strict=True)}
+    copies = [Action("copy", name, wanted[name].size_bytes, why) for name, why in reasons.items() if why]
+    extra = [Action("delete", n, there[n].size_bytes, "not there") for n in there if n not in wanted]
+    if not dry_run:
+        names = [action.name for action in copies]
+        _commits_last(lambda name: copy_file(_join(source, name), _join(target, name)), names)
+        if delete:
+            run_all(lambda action: _join(target, action.name).remove(), extra)
+    return [*copies, *(extra if delete else [])]
+
+
+def listing(place: Path) -> dict[str, Stat]:
+    """The files below a folder by name; for a file itself the one name is empty."""
+    found = {path.relative_to(place): stat for path, stat in place.walk_stats()} if place.is_dir() else {}
+    return {"": place.stat()} if not found and not place.is_dir() and place.exists() else found
+
+
+def refuse_overlap(source: Path, target: Path) -> None:
+    """Raise ConfigError for a copy onto itself or into its own folder."""
+    if source == target or f"{target}/".startswith(f"{source}/"):
+        where = "itself" if source == target else "a folder inside of it"
+        raise ConfigError(f"{source} can't be copied into {where} ({target}). Choose another target.")
+
+
+def run_all(
+    work: Callable[[T], R], items: Sequence[T], threads: int = _THREADS, halt: threading.Event | None = None
+) -> list[R]:
+    """Do the work for each item, in threads that share this one's context; the first failure ends all."""
+    with ThreadPoolExecutor(threads) as pool:
+        futures = [pool.submit(contextvars.copy_context().run, work, item) for item in items]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            if halt is not None:
+                halt.set()
+            for future in futures:
+                future.cancel()
+
+
+class _Parts:
+    """The draft of a download, and how far each of its parts got."""
+
+    def __init__(
+        self, folder: pathlib.Path, source: Path, stat: Stat, count: int, stop: threading.Event | None
+    ) -> None:
+        self.path, self.halt = folder / "whole", threading.Event()
+        self._source, self._etag, self._stop = source, stat.etag, stop
+        self._bounds = [stat.size_bytes * part // count for part in range(count + 1)]
+        self._draft = os.open(self.path, os.O_RDWR | os.O_CREAT)
+        self._offsets = os.open(folder / "offsets", os.O_RDWR | os.O_CREAT)
+        os.truncate(self._draft, stat.size_bytes)
+        os.truncate(self._offsets, 8 * count)
+
+    def __enter__(self) -> "_Parts":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._draft)
+        os.close(self._offsets)
+
+    @property
+    def missing(self) -> int:
+        """Bytes still to come."""
+        return self._bounds[-1] - sum(self._done(part) for part in range(len(self._bounds) - 1))
+
+    def fetch(self, part: int) -> None:
+        """Bring one part to its end."""
+        start, end = self._bounds[part : part + 2]
+        position, failures = start + self._done(part), 0
+        while position < end and not self.halt.is_set():
+            _check(self._stop, self._source)
+            try:
+                block = self._source.read_range(position, min(_BLOCK, end - position), self._etag)
+            except StorageError as error:
+                failures += 1
+                if failures == _TRIES or isinstance(error, BudgetExceeded):
+                    raise
+                time.sleep(0.1 * 2**failures)
+                continue
+            if not block:
+                raise StorageError(f"{self._source} ends at byte {position}, {end} were expected. Try again.")
+            os.pwrite(self._draft, block, position)
+            position, failures = position + len(block), 0
+            # After the bytes: a kill in between only fetches one block again.
+            os.pwrite(self._offsets, struct.pack("<q", position - start), 8 * part)
+
+    def _done(self, part: int) -> int:
+        return struct.unpack("<q", os.pread(self._offsets, 8, 8 * part))[0]
+
+
+@contextlib.contextmanager
+def _locked(folder: pathlib.Path) -> Generator[None]:
+    """One process at a time; the lock falls with its process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        folder.mkdir(exist_ok=True)
+        yield
+
+
+def _commits_last(work: Callable[[str], R], names: Sequence[str]) -> dict[str, R]:
+    last = [name for name in names if name.rpartition("/")[2] in COMMITS]
+    first = [name for name in names if name not in set(last)]
+    return {
+        name: result
+        for group in (first, last)
+        for name, result in zip(group, run_all(work, group), strict=True)
+    }
+
+
+def _why(wanted: Stat, there: Stat | None) -> str:
+    if there is None:
+        return "missing"
+    if wanted.size_bytes != there.size_bytes:
+        return "size"
+    # S3 tells whole seconds.
+    return "newer" if int(wanted.modified) > there.modified else ""
+
+
+def _join(folder: Path, name: str) -> Path:
+    return folder / name if name else folder
+
+
+def _local_scratch(name: str) -> Path:
+    root = choose_root()
+    return scratch_place(7, root if root.is_local else Path(environ.cache_dir()), name)
+
+
+def _check(stop: threading.Event | None, source: Path) -> None:
+    if stop is not None and stop.is_set():
+        raise StorageError(f"Reading {source} was stopped before its end. Run again to go on.")
