@@ -119,7 +119,7 @@ class Builder:
 
     def _under(self, claim: Claim, item: Item, cpu: int) -> Ending:
         node = item.node
-        if not (item.is_fresh and claim.number == 1):
+        if item.found is None and not (item.is_fresh and claim.number == 1):
             _prepare(claim, node)
         self.listen(Event(node.address, "started", str(claim.number)))
         if item.found is not None:
