@@ -13,6 +13,14 @@ from pathlib import Path
 import pytest
 
 ADDRESS = "demo/count@2026.12.01"
+STEPS = """
+from lmlab import Artifact, Out, step
+@step(inline=True)
+def made(out: Out, value: object) -> Artifact: return Artifact()
+HANDLE = made('hidden', 1)
+@step(inline=True)
+def undeclared(out: Out) -> Artifact: return Artifact() if HANDLE.path else Artifact()
+"""
 HEAVY = ["jax", "duckdb", "polars", "pyarrow", "ray", "numba", "scipy", "torch", "starlette", "numpy"]
 
 
@@ -118,7 +126,19 @@ def test_a_failure_shows_the_step_the_cause_the_log_and_the_way_on(lmlab, file):
         (["run", "FILE", "--", "--times", "many"], 2, "--times"),
         (["run", "FILE", "--version", "v1"], 2, "'v1' is no version"),
         (["run", "FILE", "--version", "../x"], 2, "'../x' is no version"),
+        (["run", "FILE", "--version", "2026.1.1"], 2, "'2026.1.1' is no version"),
+        (["run", "FILE", "--version", ""], 2, "'' is no version"),
         (["run", "FILE", "--override", "demo/nope=dev"], 2, "changes nothing"),
+        (["run", "FILE", "--override", "demo/text=dev", "--override", "demo/text=dev"], 2, "demo/text twice"),
+        (["run", "FILE", "--override", "demo/text"], 2, "is not NAME=VERSION"),
+        (
+            ["run", "FILE", "--override", "demo/text=dev"],
+            2,
+            "has a fixed version but uses users/tester/demo/text@dev",
+        ),
+        (["run", "FILE", "--override", "demo/text=/no/such", "--version", "dev"], 1, "nothing is there"),
+        (["run", "FILE", "--max-concurrent", "0"], 2, "max_concurrent=0"),
+        (["run", "FILE", "--gang"], 2, "the environment lacks a rank and a size"),
         (["run", "FILE", "--on", "ray://x"], 2, "--on ray://x"),
         (["run", "FILE", "--root", "FILE"], 3, "is a file, not a folder"),
         (["run", "nope.py"], 2, "no Python file that exists"),
@@ -143,6 +163,17 @@ def test_a_mistake_is_one_line_with_the_right_exit_code(lmlab, file, words, code
         ("x = 1", "has no function build()"),
         ("def build(): return undefined", "wordcount.py:1: NameError"),
         ("def build(): return 3", "build() returned no artifact"),
+        (STEPS + "def build(): return made('s3://b/x', 1)", "'s3://b/x' is no artifact name"),
+        (STEPS + "def build(): return made('x@v1', 1)", "'v1' is no version of x"),
+        (STEPS + "def build(): return made('x', lambda: 1)", "x: value is a function"),
+        (STEPS + "def build(): return made('x', float('nan'))", "x: value is nan"),
+        (STEPS + "def build(): return made('x', 1, valu=2)", "unexpected keyword argument 'valu'"),
+        (STEPS + "def build(): return made('x@2026.12.01', made('y', 1))", "uses users/tester/y@dev"),
+        (
+            STEPS + "def build(): a = made('a', 1); b = made('b', a); a.after(b); return b",
+            "neither could ever be built",
+        ),
+        (STEPS + "def build(): return undeclared('x')", "undeclared uses HANDLE of its module"),
     ],
 )
 def test_a_mistake_in_the_file_is_one_line_with_its_place(lmlab, file, text, message):
@@ -150,6 +181,48 @@ def test_a_mistake_in_the_file_is_one_line_with_its_place(lmlab, file, text, mes
     done = lmlab("run", file, "--version", "dev")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert message in done.stderr
+
+
+def test_dev_is_each_users_own_and_found_by_its_bare_name(lmlab, file):
+    done = lmlab("run", file, "--version", "dev")
+    assert done.returncode == 0, done.stderr
+    assert "users/tester/demo/count@dev" in done.stdout
+    assert done.stderr == ""
+    assert lmlab("show", "demo/count@dev").stdout.startswith("users/tester/demo/count@dev\n")
+    assert lmlab("show", "demo/count").stdout.startswith("users/tester/demo/count@dev\n")
+    forced = lmlab("run", file, "--version", "dev", "--only", "demo/text", "--force", "demo/text")
+    assert "built 1 artifacts" in forced.stdout
+    shared = lmlab("plan", file, "--version", "dev", env=_as_login("ubuntu"))
+    assert shared.stderr.count("\n") == 1
+    assert shared.stderr.startswith(
+        "warning: users/ubuntu/demo/text@dev and all dev artifacts of the login ubuntu"
+    )
+    assert lmlab("plan", file, env=_as_login("ubuntu")).stderr == ""
+
+
+def _as_login(name: str) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if key != "LMLAB_USER"}
+    return {**kept, **dict.fromkeys(("LOGNAME", "USER", "LNAME", "USERNAME"), name)}
+
+
+def test_the_plan_says_what_is_mutable_and_what_was_given(lmlab, file, tmp_path):
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given" / "text.txt").write_text("one two three four")
+    done = lmlab("run", file, "--version", "dev", "--override", f"demo/text={tmp_path}/given")
+    assert re.search(
+        r"adopted  users/tester/demo/text@path-dev +source +mutable +given by --override: /", done.stdout
+    )
+    assert "  mutable: rebuilds when its recipe, code or inputs change" in done.stdout
+    assert "4 words" in done.stdout
+    assert "mutable" not in lmlab("plan", file).stdout
+    assert "demo/text" not in lmlab("ls").stdout
+
+
+def test_a_failed_step_is_not_tried_again_on_request(lmlab, file):
+    lmlab("run", file, "--", "--fail")
+    refused = lmlab("run", file, "--no-retry-failed", "--", "--fail")
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert f"{ADDRESS} failed before (ZeroDivisionError" in refused.stderr
 
 
 def test_a_traceback_is_there_for_those_who_ask(lmlab, file):

@@ -49,4 +49,4 @@ def _read_by(plan: Plan, root: Path) -> Iterator[tuple[object, str]]:
 
 
 def _is_place(value: object) -> bool:
-    return isinstance(value, Path | os.PathLike) or (isinstance(value, str) and "://" in value)
+    return isinstance(value, str | os.PathLike | Path)
