@@ -26,10 +26,10 @@ def _below(folder: Path, parts: list[str]) -> list[Path]:
     if not re.search(r"[*?[]", first):
         child = folder / first
         return _below(child, rest) if rest else [child] * child.exists()
-    found = [(path, is_folder) for path, is_folder in folder.children() if _fits([path.name], [first])]
+    found = [(path, stat) for path, stat in folder.children() if _fits([path.name], [first])]
     if not rest:
         return [path for path, _ in found]
-    return [match for path, is_folder in found if is_folder for match in _below(path, rest)]
+    return [match for path, stat in found if stat is None for match in _below(path, rest)]
 
 
 def _fits(names: list[str], parts: list[str]) -> bool:

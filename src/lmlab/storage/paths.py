@@ -50,7 +50,7 @@ class Stat:
 
 
 Listing = list[tuple["Path", Stat]]
-Children = list[tuple["Path", bool]]
+Children = list[tuple["Path", "Stat | None"]]
 
 
 @total_ordering
@@ -187,7 +187,9 @@ class Path:
         """Size, time and version of the file, without reading it."""
         with self._failures("read"):
             if self.is_local:
-                found = os.stat(self._key)  # noqa: PTH116 - a hot path
+                # A link to nothing is a file too: it can be listed and removed.
+                is_whole = os.path.exists(self._key)  # noqa: PTH110 - a hot path
+                found = os.stat(self._key, follow_symlinks=is_whole)  # noqa: PTH116 - a hot path
                 return Stat(found.st_size, found.st_mtime, f"{found.st_mtime_ns:x}-{found.st_ino:x}")
             return _stat(self._client.head(self._key))
 
@@ -461,17 +463,19 @@ class Path:
         return answer
 
     def children(self) -> "Children":
-        """What list() gives, and whether each is a folder."""
+        """What list() gives; of each file what the store knows, for a folder None."""
         if self.is_local:
-            return [(path, path.is_dir()) for path in self.list()]
+            return [(path, None if path.is_dir() else path.stat()) for path in self.list()]
         with self._failures("listed"):
             found = self._client.list_with_delimiter(self._key or None)
-        folders = dict.fromkeys(found["common_prefixes"], True)
+        folders = dict.fromkeys(found["common_prefixes"])
         markers = {self._key, *folders}
-        files = [entry["path"] for entry in found["objects"] if entry["size"] or entry["path"] not in markers]
-        return [
-            (self._at(key), is_folder) for key, is_folder in (dict.fromkeys(files, False) | folders).items()
-        ]
+        files = {
+            entry["path"]: _stat(entry)
+            for entry in found["objects"]
+            if entry["size"] or entry["path"] not in markers
+        }
+        return [(self._at(key), stat) for key, stat in (files | folders).items()]
 
     @contextlib.contextmanager
     def _failures(self, verb: str) -> Generator[None]:
