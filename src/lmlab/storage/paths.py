@@ -26,8 +26,8 @@ from obstore.exceptions import BaseError, PreconditionError
 from lmlab.core.errors import ConfigError, InputError, StorageError
 from lmlab.storage import stores, streams
 
-# What obstore leaves when it is killed between writing and renaming; never data.
-_UNFINISHED = re.compile(r".*#\d+$|^\..*\.unfinished$")
+# What is left by a writer that is killed before it renames; never data.
+_UNFINISHED = re.compile(r"^\..*\.unfinished$")
 _ODD = re.compile(r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f]")
 _BLOCK = 1 << 20
 _PART = 16 << 20
@@ -306,9 +306,9 @@ class Path:
     def write_bytes(self, data: bytes) -> None:
         """Replace the file; a reader sees the old or the new content, never a part."""
         if self.is_local:
-            # Made here because obstore loops for ever where a folder can't be made.
-            self.parent.make_folder()
-        stores.put(self._to_write, self._key.lstrip("/"), data, str(self))
+            stores.put_here(self._key, data, create=False)
+        else:
+            stores.put(self._to_write, self._key, data, str(self))
 
     def write_text(self, text: str) -> None:
         """Replace the file with UTF-8 text."""
@@ -317,9 +317,9 @@ class Path:
     def create_bytes(self, data: bytes) -> bool:
         """Write the file if it is absent; False if somebody else's is there. One caller wins."""
         if self.is_local:
-            self.parent.make_folder()
+            return stores.put_here(self._key, data, create=True)
         assert self._to_write
-        return stores.create(self._scheme, self._bucket, self._key.lstrip("/"), data, str(self))
+        return stores.create(self._scheme, self._bucket, self._key, data, str(self))
 
     @contextlib.contextmanager
     def writer(self) -> Generator[pathlib.Path]:

@@ -1,12 +1,14 @@
-"""The obstore client behind each kind of place, and its errors as ours: one line, the path, the way out.
+"""The client behind each kind of place, and its errors as ours: one line, the path, the way out.
 
 Every client has the lab's limits: to connect, between two bytes, for the whole request with its tries. Of a
 store only `create` (put-if-absent) is asked beyond plain reading and writing.
 """
 
+import contextlib
 import errno
 import functools
 import itertools
+import os
 import re
 import secrets as random
 import socket
@@ -19,13 +21,13 @@ from typing import Any
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import GCSStore, LocalStore, MemoryStore, S3Store
+from obstore.store import GCSStore, MemoryStore, S3Store
 
 from lmlab.core import environ
 from lmlab.core.errors import ConfigError, LmlabError, StorageError
 from lmlab.storage import lab as labs, secrets
 
-Store = LocalStore | MemoryStore | S3Store | GCSStore
+Store = MemoryStore | S3Store | GCSStore
 
 SCHEMES = ("file", "memory", "s3", "gs", "hf", "https", "http")
 _REREAD = timedelta(minutes=15)
@@ -55,17 +57,17 @@ _NOT_A_FOLDER = {errno.ENOTDIR, errno.EEXIST}
 
 
 def open_store(scheme: str, bucket: str, tries: int | None = None) -> Any:
-    """The client of `scheme://bucket`, one a process. The local store's keys are absolute paths."""
-    if scheme in ("file", "memory"):
-        return _own(scheme, bucket)
+    """The client of `scheme://bucket`, one a process."""
+    if scheme == "memory":
+        return _memory(bucket)
     here = labs.lab()
     limits = replace(here.limits, tries=tries) if tries else here.limits
     return _remote(scheme, bucket, here.backend(scheme, bucket), limits)
 
 
 @functools.cache
-def _own(scheme: str, _bucket: str) -> Store:
-    return LocalStore("/") if scheme == "file" else MemoryStore()
+def _memory(_bucket: str) -> MemoryStore:
+    return MemoryStore()
 
 
 @functools.lru_cache(maxsize=256)
@@ -197,9 +199,8 @@ def create(scheme: str, bucket: str, key: str, data: bytes, place: str) -> bool:
     When the answer to a try is lost, the object is read back: it names its writer, so that a lost answer is
     neither taken for a lost race nor, on the next try, for another's object.
     """
-    if scheme in ("file", "memory"):
-        return _create_here(_own(scheme, bucket), key, data, place)
-    limits, store = labs.lab().limits, open_store(scheme, bucket, tries=1)
+    limits = labs.Limits(tries=1) if scheme == "memory" else labs.lab().limits
+    store = open_store(scheme, bucket, tries=1)
     began, writer = time.monotonic(), random.token_hex(8)
     for tried in itertools.count(1):
         try:
@@ -217,20 +218,36 @@ def create(scheme: str, bucket: str, key: str, data: bytes, place: str) -> bool:
             return found == writer
         # Another try and its reading back must end within total_s.
         is_late = time.monotonic() - began + 2 * limits.silence_s > limits.total_s
-        if is_late or tried >= limits.tries or isinstance(failure, _REFUSED):
+        if (
+            is_late
+            or tried >= limits.tries
+            or isinstance(failure, (*_REFUSED, FileNotFoundError, ValueError))
+        ):
             raise translate(failure, place, "written") from failure
         time.sleep(0.1 * 2**tried)
     raise AssertionError("the last try returns or raises")
 
 
-def _create_here(store: Store, key: str, data: bytes, place: str) -> bool:
+def put_here(path: str, data: bytes, *, create: bool) -> bool:
+    """Write a file of this machine's disk whole; False if `create` was asked and it is there already."""
+    folder = os.path.dirname(path)  # noqa: PTH120 - a hot path
+    draft = f"{folder}/.{random.token_hex(8)}.unfinished"
     try:
-        obstore.put(store, key, data, mode="create")
-    except AlreadyExistsError:
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - a hot path
+        with open(draft, "xb") as file:  # noqa: PTH123 - a hot path
+            file.write(data)
+        if not create:
+            os.replace(draft, path)  # noqa: PTH105 - a hot path
+            return True
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+            return True
         return False
-    except (BaseError, OSError, ValueError) as error:
-        raise translate(error, place, "written") from error
-    return True
+    except OSError as error:
+        raise translate(error, path, "written") from error
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(draft)  # noqa: PTH108 - a hot path
 
 
 def _writer(store: Store, key: str) -> str | None:
