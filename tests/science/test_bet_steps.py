@@ -136,6 +136,12 @@ def test_another_run_and_an_unfinished_run_are_not_comparable(root, recipe):
     assert call_demo(root, bet, make_run(root, recipe, 2.0, steps=50)).differs == ("finished",)
 
 
+def test_a_dev_run_is_the_one_the_bet_named_though_it_is_kept_with_its_user(root, recipe):
+    bet = file_demo(root, recipe)
+    run = make_run(root, recipe, law(flops_of(recipe)), name="users/tester/runs/demo")
+    assert call_demo(root, bet, run).outcome == "hit"
+
+
 def test_no_bet_on_a_run_that_was_claimed(root, recipe):
     claim(root / "runs/demo" / VERSION, at=0.0)
     with pytest.raises(ConfigError, match=rf"already started \(runs/demo@{VERSION}, attempt 1\)"):

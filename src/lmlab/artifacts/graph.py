@@ -16,6 +16,7 @@ from lmlab.artifacts.identity import (
     find_handles,
     is_mutable,
     recipe,
+    spellings,
     stored_name,
 )
 from lmlab.artifacts.records import Record
@@ -64,8 +65,7 @@ class Node:
 
     def is_called(self, wanted: str) -> bool:
         """Whether a name or address means this artifact; `users/{user}/` may be left out."""
-        bare = bare_name(self.name)
-        return wanted in (self.address, self.name, bare, f"{bare}@{self.version}")
+        return wanted in spellings(self.name, self.version)
 
     def folder(self, root: Path) -> Path:
         """Where the artifact's record, claims and (unless adopted) files are."""

@@ -110,6 +110,12 @@ def bare_name(name: str) -> str:
     return name.split("/", 2)[2] if name.startswith("users/") and name.count("/") > 1 else name
 
 
+def spellings(name: str, version: str) -> tuple[str, ...]:
+    """How people may write a stored artifact: its name or address, with `users/{user}/` or without."""
+    bare = bare_name(name)
+    return name, bare, f"{name}@{version}", f"{bare}@{version}"
+
+
 def split_address(address: str) -> tuple[str, str | None]:
     """`name@version` as two checked strings; the version is None if it is not given."""
     name, found, version = address.partition("@")

@@ -9,7 +9,9 @@ LMLAB_RUN_ID, LMLAB_CPUS     handed to child processes: the run they belong to, 
 LMLAB_PROVENANCE             the provenance of the launch, handed to child processes
 LMLAB_CHECK_SHAPES           1 in the tests: jaxtyping and beartype check every shape
 LMLAB_TRACEBACK              1 prints tracebacks instead of one-line errors
-LMLAB_TASK_COUNT, LMLAB_COORDINATOR   handed to the ranks of a gang: how many there are, the leader's host:port
+LMLAB_TASK_COUNT, LMLAB_COORDINATOR   handed to the ranks of a gang: how many, where they meet
+LMLAB_GANG_TOKEN             a secret of all ranks that `lmlab run --gang` is started on
+SLURM_NTASKS, OMPI_COMM_WORLD_SIZE, JAX_NUM_PROCESSES   how many ranks such a launcher started
 LMLAB_QUERY_URL, LMLAB_QUERY_TOKEN    handed to the pages: where the query service is, the credential for it
 LMLAB_TASK_INDEX, SLURM_PROCID, OMPI_COMM_WORLD_RANK, JAX_PROCESS_ID   ranks, read to refuse a second runner
 LMLAB_PEER_…                 interpreters of benchmark peers

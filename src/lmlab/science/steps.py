@@ -123,6 +123,7 @@ def file_bet(
 @step(inline=True)
 def call_bet(out: Out, bet: Artifact, run: Artifact) -> Called:
     """Call a bet by the finished run: hit, miss, or not comparable naming the terms that differ."""
+    from lmlab.artifacts.identity import spellings
     from lmlab.science import bets
 
     filed = bets.read(bet.path / "bet.json")
@@ -139,8 +140,9 @@ def call_bet(out: Out, bet: Artifact, run: Artifact) -> Called:
     order = _order(bet, run)
     if order and order["filed"] > order["began"]:
         terms["filed"] = f"{order['filed'] - order['began']:.0f} s after the run began"
+    named = run.address if "@" in filed.run else run.name
     measured = bets.Measurement(
-        run=run.address if "@" in filed.run else run.name,
+        run=filed.run if filed.run in spellings(run.name, run.version) else named,
         metric=filed.metric,
         value=readings[-1][filed.metric],
         terms=terms,
