@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from lmlab.artifacts import previews, query_engine
+from lmlab.artifacts import query_engine as engine
+from lmlab.artifacts.browsing import LIMITS, Answer, Asked, number, sizes
 from lmlab.artifacts.catalog import Row, Snapshot
-from lmlab.artifacts.query_engine import Limits, text
 from lmlab.core.errors import InputError
 from lmlab.storage import Path, read_json
 
@@ -22,108 +22,96 @@ SAMPLED_FILES = 8
 SHOWN_CHARACTERS = 20_000
 
 
-class Corpora:
-    """Every artifact below a root that holds stages.json."""
+def stages(root: Path, snapshot: Snapshot, asked: Asked) -> Answer:
+    """What every stage took in, let through and dropped, and what each domain ended with."""
+    row = snapshot.row(asked["address"])
+    names = sizes(root, row)
+    if STAGES not in names:
+        raise InputError(f"{row.address} is no corpus: it has no {STAGES}.")
+    rejected = sorted({name.split("/")[1] for name in names if name.startswith("rejected/")})
+    told = read_json(root / row.name / row.version / STAGES)
+    return {"address": row.address, "domains": [], **told, "rejected": rejected}
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+
+def samples(root: Path, snapshot: Snapshot, asked: Asked) -> Answer:
+    """`count` documents drawn by `seed`: `kept` ones or rejected ones, of one `stage`, `domain`, `reason`."""
+    row, stage, count = snapshot.row(asked["address"]), asked.get("stage", ""), number(asked, "count", 20)
+    kept, seed = asked.get("kept") or ("0" if stage else "1"), asked.get("seed", "0")
+    # Stages after which documents are kept write train/ and holdout/, or parts beside stages.json.
+    places = ("holdout/",) if stage == "holdout" else ("train/", "part-")
+    wanted = (f"rejected/{stage}/" if stage else "rejected/",) if kept == "0" else places
+    chosen = sorted(n for n in sizes(root, row) if n.startswith(wanted) and n.endswith(".parquet"))
+    drawn = random.Random(seed).sample(chosen, min(SAMPLED_FILES, len(chosen)))
+    found: list[dict[str, Any]] = []
+    for name in drawn:
+        found += _draw(root / row.name / row.version / name, asked, seed, count)
+    found.sort(key=lambda document: document.pop("rank"))
+    return {"rows": found[:count]}
+
+
+class Leaderboard:
+    """Domains of all corpora by bytes, computed in the background and anew when the catalog changes."""
+
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[str, list[dict[str, Any]]] = {}
+        self._known: dict[str, list[Answer]] = {}
         self._thread: threading.Thread | None = None
-        self._rows: tuple[str, list[dict[str, Any]]] = ("", [])
+        self._ready: tuple[str, list[Answer]] = ("", [])
 
-    def leaderboard(self, snapshot: Snapshot) -> dict[str, Any]:
-        """Domains of all corpora by bytes; the last known ones while it is computed anew."""
+    def __call__(self, root: Path, snapshot: Snapshot, _asked: Asked) -> Answer:
+        """What is known; `state` says whether it is of this catalog."""
         with self._lock:
-            is_ready = self._rows[0] == snapshot.generation
+            is_ready = self._ready[0] == snapshot.generation
             if not is_ready and (self._thread is None or not self._thread.is_alive()):
-                self._thread = threading.Thread(target=self._compute, args=(snapshot,), daemon=True)
+                self._thread = threading.Thread(target=self._compute, args=(root, snapshot), daemon=True)
                 self._thread.start()
-            return {"state": "ready" if is_ready else "computing", "rows": self._rows[1]}
+            return {"state": "ready" if is_ready else "computing", "rows": self._ready[1]}
 
-    def stages(self, row: Row) -> dict[str, Any]:
-        """What every stage took in, let through and dropped, and what each domain ended with."""
-        file = self._root / row.name / row.version / STAGES
-        if not file.exists():
-            raise InputError(f"{row.address} is no corpus: it has no {STAGES}.")
-        told = read_json(file)
-        names = previews.sizes(self._root, row)
-        rejected = sorted({name.split("/")[1] for name in names if name.startswith("rejected/")})
-        return {
-            "address": row.address,
-            "stages": told["stages"],
-            "domains": told.get("domains", []),
-            "rejected": rejected,
-        }
-
-    def samples(self, row: Row, asked: dict[str, str]) -> dict[str, Any]:
-        """Documents drawn by `seed`: kept ones, or those that `stage` rejected; of one `domain`, `reason`."""
-        kept = asked.get("kept", "0" if asked.get("stage") else "1") == "1"
-        stage, seed, count = asked.get("stage", ""), asked.get("seed", "0"), int(asked.get("count") or 20)
-        names = [name for name in previews.sizes(self._root, row) if name.endswith(".parquet")]
-        chosen = [name for name in names if _is_part(name, stage, kept=kept)]
-        if not chosen:
-            return {"rows": []}
-        drawn = sorted(random.Random(seed).sample(sorted(chosen), min(SAMPLED_FILES, len(chosen))))
-        folder = self._root / row.name / row.version
-        rows: list[dict[str, Any]] = []
-        for name in drawn:
-            rows += _draw(folder / name, asked, seed, count, kept=kept)
-        rows.sort(key=lambda one: one.pop("rank"))
-        return {"rows": rows[:count]}
-
-    def _compute(self, snapshot: Snapshot) -> None:
+    def _compute(self, root: Path, snapshot: Snapshot) -> None:
         built = [row for row in snapshot.rows.values() if row.state == "built" and row.files]
         new = [row for row in built if row.mark not in self._known]
         with ThreadPoolExecutor(16) as pool:
-            self._known |= dict(zip([row.mark for row in new], pool.map(self._domains, new), strict=True))
+            domains = pool.map(lambda row: _domains(root, row), new)
+            self._known |= dict(zip([row.mark for row in new], domains, strict=True))
         rows = [domain for row in built for domain in self._known[row.mark]]
-        rows.sort(key=lambda one: -one["bytes"])
-        self._rows = snapshot.generation, rows
-
-    def _domains(self, row: Row) -> list[dict[str, Any]]:
-        data = (self._root / row.name / row.version / STAGES).read_if_present()
-        if data is None:
-            return []
-        told = msgspec.json.decode(data)
-        total = sum(domain["train_bytes"] for domain in told.get("domains", [])) or 1
-        return [
-            {
-                "address": row.address,
-                "domain": domain["domain"],
-                "documents": domain["train_documents"],
-                "bytes": domain["train_bytes"],
-                "share": domain["train_bytes"] / total,
-                "holdout_documents": domain["holdout_documents"],
-                "holdout_bytes": domain["holdout_bytes"],
-            }
-            for domain in told.get("domains", [])
-        ]
+        self._ready = snapshot.generation, sorted(rows, key=lambda domain: -domain["bytes"])
 
 
-def _is_part(name: str, stage: str, *, kept: bool) -> bool:
-    if not kept:
-        return name.startswith(f"rejected/{stage}/" if stage else "rejected/")
-    if stage == "holdout":
-        return name.startswith("holdout/")
-    return name.startswith("train/") or "/" not in name
+def _domains(root: Path, row: Row) -> list[Answer]:
+    data = (root / row.name / row.version / STAGES).read_if_present()
+    domains = msgspec.json.decode(data).get("domains", []) if data else []
+    total = sum(domain["train_bytes"] for domain in domains) or 1
+    return [
+        {
+            "address": row.address,
+            "domain": domain["domain"],
+            "documents": domain["train_documents"],
+            "bytes": domain["train_bytes"],
+            "share": domain["train_bytes"] / total,
+            "holdout_documents": domain["holdout_documents"],
+            "holdout_bytes": domain["holdout_bytes"],
+        }
+        for domain in domains
+    ]
 
 
-def _draw(file: Path, asked: dict[str, str], seed: str, count: int, *, kept: bool) -> list[dict[str, Any]]:
-    reason = "NULL" if kept else "reason"
-    where = ["true"]
-    if asked.get("domain"):
-        where.append(f"meta->>'$.domain' = {text(asked['domain'])}")
-    if asked.get("reason") and not kept:
-        where.append(f"starts_with(reason, {text(asked['reason'])})")
-    with query_engine.local_copy(file) as place:
-        parts = f"read_parquet({text(str(place))}, hive_partitioning = false)"
-        ranked = f"SELECT id, hash(id || {text(seed)}) AS rank FROM {parts} WHERE {' AND '.join(where)}"  # noqa: S608 - so
-        source = (
-            f"WITH drawn AS ({ranked} ORDER BY rank LIMIT {count}) "
-            f"SELECT id, left(text, {SHOWN_CHARACTERS}) AS text, meta->>'$.domain' AS domain, "
-            f"meta->>'$.language' AS language, {reason}::VARCHAR AS reason, "
-            f"meta, strlen(text) AS bytes, drawn.rank FROM {parts} JOIN drawn USING (id)"
+def _draw(file: Path, asked: Asked, seed: str, count: int) -> list[Answer]:
+    """The `count` first documents of one file in an order that the seed gives; only their texts are read."""
+    with engine.at_hand(file) as place:
+        parts = f"read_parquet({engine.text(place)}, hive_partitioning = false)"
+        is_rejected = "/rejected/" in str(file)
+        where = "true"
+        if asked.get("domain"):
+            where += f" AND (meta->>'$.domain') = {engine.text(asked['domain'])}"
+        if asked.get("reason") and is_rejected:
+            where += f" AND starts_with(reason, {engine.text(asked['reason'])})"
+        rank = f"hash(id || {engine.text(seed)})"
+        columns = (
+            f"id, left(text, {SHOWN_CHARACTERS}) AS text, meta->>'$.domain' AS domain, "
+            f"meta->>'$.language' AS language, {'reason' if is_rejected else 'NULL::VARCHAR'} AS reason, "
+            f"meta, strlen(text) AS bytes, {rank} AS rank"
         )
-        columns, rows = query_engine.rows(source, Limits(timeout_s=20), file=str(place), count=count)
-    return [dict(zip([column.name for column in columns], row, strict=True)) for row in rows]
+        drawn = f"FROM {parts} SELECT id WHERE {where} ORDER BY {rank} LIMIT {count}"
+        source = f"FROM {parts} SELECT {columns} WHERE id IN ({drawn}) AND {where}"
+        described, rows = engine.rows(source, place, 0, count, **LIMITS)
+    return [dict(zip([column["name"] for column in described], row, strict=True)) for row in rows]

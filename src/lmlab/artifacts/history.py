@@ -69,33 +69,6 @@ def entries(root: Path) -> list[Entry]:
     return sorted((one for one in found if one.state != "empty"), key=lambda one: one.address)
 
 
-def ancestors(root: Path, record: Record) -> dict[str, Record | None]:
-    """Everything an artifact was made from, nearest first; None for what is gone."""
-    found: dict[str, Record | None] = {}
-    level = [made_from.address for made_from in record.inputs]
-    while level:
-        level = [address for address in dict.fromkeys(level) if address not in found]
-        loaded = _spread(root, lambda address: records.load(root / address.replace("@", "/")), level)
-        found.update(zip(level, loaded, strict=True))
-        level = [made_from.address for one in loaded if one for made_from in one.inputs]
-    return found
-
-
-def descendants(root: Path, address: str) -> dict[str, Record]:
-    """Everything that was made from an artifact, directly or not, nearest first."""
-    users: dict[str, list[Record]] = {}
-    for record in [stored.record for stored in entries(root) if stored.record]:
-        for made_from in record.inputs:
-            users.setdefault(made_from.address, []).append(record)
-    found: dict[str, Record] = {}
-    level = [address]
-    while level:
-        above = [user for used in level for user in users.get(used, ()) if user.address not in found]
-        found.update({user.address: user for user in above})
-        level = [user.address for user in above]
-    return found
-
-
 def compare(old: Record, new: Record) -> dict[str, list[Change]]:
     """How two artifacts differ: by section (config, inputs, result, code), only sections with changes."""
     sections = {
@@ -149,13 +122,13 @@ def _folders(root: Path) -> list[Path]:
     level = [root]
     while level:
         below: list[Path] = []
-        for folder, children in zip(level, _spread(root, Path.list, level), strict=True):
-            names = {child.name for child in children}
+        for folder, children in zip(level, _spread(root, Path.children, level), strict=True):
+            names = {child.name for child, _ in children}
             if records.RECORD in names or claims.FOLDER in names:
                 found.append(folder)
                 continue
-            inner = [c for c in children if not c.name.startswith(".") and c != root / "tmp"]
-            below += [c for c in inner if not root.is_local or c.is_dir()]
+            inner = [child for child, file in children if file is None and child != root / "tmp"]
+            below += [folder for folder in inner if not folder.name.startswith(".")]
         level = below
     return found
 

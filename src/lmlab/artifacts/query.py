@@ -1,8 +1,8 @@
-"""The query service: SQL and browsing over one root as JSON, in the only process with keys to the store.
+"""The query service: SQL and views over one root as JSON, in the only process with keys to the store.
 
     LMLAB_QUERY_TOKEN=… python -m lmlab.artifacts.query --root R --port 0
 
-Every route but /health asks for that token. Paths hold nothing absolute, so that it works behind any prefix.
+Every route but /health asks for that token. No answer holds an absolute link: it works behind any prefix.
 """
 
 import argparse
@@ -12,33 +12,70 @@ import hmac
 import os
 import socket
 import sys
+import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path as LocalPath
+from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request as HttpRequest
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lmlab.artifacts import browsing, history, previews, query_jobs, records
+from lmlab.artifacts import browsing, corpus_views, query_engine as engine
 from lmlab.artifacts.catalog import Catalog, Snapshot
-from lmlab.artifacts.corpus_views import Corpora
-from lmlab.artifacts.query_jobs import Job, Queries
+from lmlab.artifacts.query_jobs import Ask, Job, Queries
 from lmlab.core import environ, process
 from lmlab.core.errors import ArtifactError, ConfigError, HostError, InputError, LmlabError
 from lmlab.storage import Path, choose_root
 
 VARIABLE = "LMLAB_QUERY_TOKEN"
 FRESH_S, PATIENCE_S = 2.0, 0.3
-"""The catalog is looked at again after so long; a request waits so long for it, then takes the last one."""
-BODY_BYTES = 1 << 20
+"""The catalog is looked at again after so long; a request waits so long, then takes the last."""
 SHUTDOWN_S = 3
-T = TypeVar("T")
+STATUS = {ConfigError: 400, ArtifactError: 404, InputError: 422, HostError: 503, LmlabError: 500}
+VIEWS: dict[str, Callable[..., Any]] = {
+    "/artifacts": browsing.listing,
+    "/artifact/{address:path}": browsing.artifact,
+    "/lineage/{address:path}": browsing.lineage,
+    "/diff": browsing.diff,
+    "/files/{address:path}": browsing.files,
+    "/preview/{address:path}": browsing.preview,
+    "/log/{address:path}": browsing.output,
+    "/egress": browsing.egress,
+    "/corpora": corpus_views.Leaderboard(),
+    "/corpus/{address:path}/samples": corpus_views.samples,
+    "/corpus/{address:path}": corpus_views.stages,
+}
+EXAMPLES = """
+-- The newest artifacts
+SELECT address, state, step, bytes, to_timestamp(finished) AS finished
+FROM artifacts ORDER BY finished DESC LIMIT 20
+-- What failed or died
+SELECT address, state, error, owner FROM artifacts WHERE state IN ('failed', 'dead', 'stopped')
+-- Time and bytes by step
+SELECT step, count(*) AS artifacts, sum(seconds) AS seconds, sum(bytes) AS bytes
+FROM artifacts GROUP BY step ORDER BY seconds DESC
+-- What is used most
+SELECT source, count(*) AS users FROM edges WHERE kind = 'input' GROUP BY source ORDER BY users DESC
+-- A field of all recipes
+SELECT address, config->>'$.type' AS type, config->>'$.run.seed' AS seed FROM artifacts
+-- Transfers between regions by user
+SELECT "user", sum(bytes) AS bytes FROM transfers GROUP BY ALL ORDER BY bytes DESC
+-- The slowest queries
+SELECT sql, seconds, rows, error FROM queries ORDER BY seconds DESC LIMIT 20
+-- Documents of a corpus by domain
+SELECT meta->>'$.domain' AS domain, count(*) AS documents, sum(strlen(text)) AS bytes
+FROM '{{CORPUS}}/train/*.parquet' GROUP BY ALL ORDER BY bytes DESC
+-- Why documents were rejected
+SELECT split_part(reason, ':', 1) AS why, count(*) AS documents
+FROM '{{CORPUS}}/rejected/*/*.parquet' GROUP BY ALL ORDER BY documents DESC
+"""
 
 
 class Service:
@@ -48,179 +85,100 @@ class Service:
         self.root = root
         self.catalog = Catalog(root)
         self.queries = Queries(self.catalog)
-        self.corpora = Corpora(root)
         self._looked = 0.0
         self._looking: asyncio.Task[Snapshot] | None = None
 
-    # -- SQL --------------------------------------------------------------------------------------
-
-    async def query(self, request: HttpRequest) -> Response:
-        """POST /query: 202 and the id under which the result will be found."""
-        body = await _body(request)
-        user = request.headers.get("x-lmlab-user", "")
-        if not body.get("sql"):
-            raise HTTPException(400, 'the body has no "sql": send {"sql": "SELECT …"}')
-        asked = _request({**body, "user": user})
+    async def query(self, request: Request) -> Response:
+        """POST /query {"sql", "use_cache", "explain", "timeout_s"}: 202 and the id of the result."""
+        try:
+            ask = msgspec.json.decode(await request.body(), type=Ask)
+        except msgspec.DecodeError as error:
+            raise ConfigError(f'The body is wrong ({error}). Send {{"sql": "SELECT …"}} as JSON.') from error
+        user = ask.user or request.headers.get("x-lmlab-user", "")
         await self._snapshot()
-        job = await asyncio.to_thread(self.queries.submit, asked)
+        job = await asyncio.to_thread(self.queries.submit, replace(ask, user=user))
         return _json({"id": job.id}, 202)
 
-    async def result(self, request: HttpRequest) -> Response:
+    async def result(self, request: Request) -> Response:
         """GET /result/{id}[?offset&count], /result/{id}.csv, /result/{id}.parquet."""
         identifier, _, form = request.path_params["id"].partition(".")
         job = await asyncio.to_thread(self.queries.get, identifier)
         if job is None or form not in ("", "csv", "parquet"):
-            raise HTTPException(
-                404, f"there is no query {request.path_params['id']}: it is unknown or too old"
-            )
+            raise HTTPException(404, f"There is no query {identifier}: it is unknown, or older than a week.")
         if form:
             return await asyncio.to_thread(self._download, job, form)
-        offset, count = _number(request, "offset", 0), _number(request, "count", 10_000)
-        return _json(await asyncio.to_thread(self._result, job, offset, count))
+        asked = request.query_params
+        offset, count = browsing.number(asked, "offset", 0), browsing.number(asked, "count", 10_000)
+        rows = await asyncio.to_thread(self.queries.page, job, offset, count)
+        return _json(msgspec.to_builtins(job) | {"rows": rows})
 
-    async def log(self, _: HttpRequest) -> Response:
+    async def log(self, _: Request) -> Response:
         """GET /queries: what was asked, the newest first."""
-        return _json({"rows": [*reversed(self.queries.log())][:1000]})
+        return _json({"rows": self.queries.log.rows()[:-1001:-1]})
 
-    async def tables(self, _: HttpRequest) -> Response:
+    async def tables(self, _: Request) -> Response:
         """GET /tables: what SQL can name, and queries to begin with."""
         snapshot = await self._snapshot()
         found = await asyncio.to_thread(self.queries.tables, snapshot)
-        columns = {
-            name: [{"name": f.name, "type": str(f.type)} for f in t.schema] for name, t in found.items()
-        }
-        tables = [{"name": name, "columns": listed} for name, listed in columns.items()]
-        return _json({"tables": tables, "examples": browsing.examples(snapshot)})
+        listed = [
+            {"name": name, "columns": [{"name": f.name, "type": str(f.type)} for f in table.schema]}
+            for name, table in found.items()
+        ]
+        return _json({"tables": listed, "examples": _examples(snapshot)})
 
-    # -- artifacts --------------------------------------------------------------------------------
-
-    async def artifacts(self, request: HttpRequest) -> Response:
-        """GET /artifacts?q=&state=&step=&sort=&page=&size=."""
-        return _json(browsing.listing(await self._snapshot(), dict(request.query_params)))
-
-    async def artifact(self, request: HttpRequest) -> Response:
-        """GET /artifact/{address}: its record, or why there is none."""
-        snapshot = await self._snapshot()
-        row = snapshot.row(request.path_params["address"])
-        return _json(await asyncio.to_thread(browsing.artifact, self.root, snapshot, row))
-
-    async def lineage(self, request: HttpRequest) -> Response:
-        """GET /lineage/{address}?up=1&down=1."""
-        snapshot = await self._snapshot()
-        address = request.path_params["address"]
-        if address not in snapshot.rows and address not in snapshot.users:
-            address = snapshot.row(address).address
-        return _json(snapshot.lineage(address, _number(request, "up", 1), _number(request, "down", 1)))
-
-    async def diff(self, request: HttpRequest) -> Response:
-        """GET /diff?old=&new=."""
-        snapshot = await self._snapshot()
-        rows = [snapshot.row(request.query_params.get(side, "")) for side in ("old", "new")]
-        old, new = [await asyncio.to_thread(records.load, self.root / r.name / r.version) for r in rows]
-        if old is None or new is None:
-            raise ArtifactError("One of the two is not built, so there is no record to compare.")
-        return _json({"sections": history.compare(old, new)})
-
-    async def files(self, request: HttpRequest) -> Response:
-        """GET /files/{address}?path=."""
-        return await self._on_artifact(request, previews.files)
-
-    async def preview(self, request: HttpRequest) -> Response:
-        """GET /preview/{address}?path=&offset=&count=."""
-        page = _number(request, "offset", 0), min(_number(request, "count", 50), 10_000)
-        return await self._on_artifact(request, partial(previews.preview, page=page))
-
-    async def output(self, request: HttpRequest) -> Response:
-        """GET /log/{address}?offset=: what the newest attempt printed."""
-        return await self._on_artifact(
-            request, partial(previews.output, offset=_number(request, "offset", 0))
-        )
-
-    # -- corpora and transfers --------------------------------------------------------------------
-
-    async def all_corpora(self, _: HttpRequest) -> Response:
-        """GET /corpora: the leaderboard of domains, computed in the background."""
-        return _json(self.corpora.leaderboard(await self._snapshot()))
-
-    async def corpus(self, request: HttpRequest) -> Response:
-        """GET /corpus/{address} and /corpus/{address}/samples?stage=&kept=&reason=&domain=&seed=&count=."""
-        address, samples = request.path_params["address"], request.path_params["address"].endswith("/samples")
-        row = (await self._snapshot()).row(address.removesuffix("/samples"))
-        if not samples:
-            return _json(await asyncio.to_thread(self.corpora.stages, row))
-        return _json(await asyncio.to_thread(self.corpora.samples, row, dict(request.query_params)))
-
-    async def egress(self, request: HttpRequest) -> Response:
-        """GET /egress?hours=24: what was read across regions, by user."""
-        hours = _number(request, "hours", 24)
-        return _json(await asyncio.to_thread(browsing.egress, self.root, hours, time.time()))
-
-    async def health(self, _: HttpRequest) -> Response:
+    async def health(self, _: Request) -> Response:
         """GET /health: open to all, says only that it lives."""
         return _json({"status": "ok"})
 
-    # -- inside -----------------------------------------------------------------------------------
+    def view(self, view: Callable[..., Any]) -> Callable[[Request], Awaitable[Response]]:
+        """The endpoint of a view: its parameters are those of the path and of the query string."""
+
+        async def answer(request: Request) -> Response:
+            asked = {**request.query_params, **request.path_params}
+            return _json(await asyncio.to_thread(view, self.root, await self._snapshot(), asked))
+
+        return answer
 
     async def _snapshot(self) -> Snapshot:
         """The catalog as of a moment ago; a large root is looked at in the background."""
         if self._looking is None and time.monotonic() - self._looked > FRESH_S:
             self._looking = asyncio.create_task(asyncio.to_thread(self.catalog.refresh))
+            self._looking.add_done_callback(self._seen)
         if self._looking is not None:
             patience_s = PATIENCE_S if self.catalog.snapshot.rows else None
             done, _ = await asyncio.wait([self._looking], timeout=patience_s)
-            if done:
-                task, self._looking, self._looked = self._looking, None, time.monotonic()
-                return await task if task else self.catalog.snapshot
+            for task in done:
+                task.result()
         return self.catalog.snapshot
 
-    async def _on_artifact(self, request: HttpRequest, work: Callable[..., object]) -> Response:
-        row = (await self._snapshot()).row(request.path_params["address"])
-        path = request.query_params.get("path", "")
-        return _json(await asyncio.to_thread(work, self.root, row, path))
-
-    def _result(self, job: Job, offset: int, count: int) -> dict[str, Any]:
-        answer = job.answer
-        found: dict[str, Any] = {"id": job.id, "state": job.state, "sql": job.sql, "error": job.error}
-        found |= {"columns": [], "rows": [], "row_count": None, "seconds": None, "cached": job.cached}
-        if job.plan is not None:
-            lines = [[line] for line in job.plan.splitlines()]
-            found |= {
-                "columns": [{"name": "plan", "type": "VARCHAR"}],
-                "rows": lines,
-                "row_count": len(lines),
-            }
-        elif answer is not None:
-            rows = self.queries.rows(job, offset, min(count, 10_000)) if count else []
-            found |= {"columns": answer.columns, "rows": rows}
-            found |= {"row_count": answer.row_count, "seconds": answer.seconds}
-        return found
+    def _seen(self, _: object) -> None:
+        self._looking, self._looked = None, time.monotonic()
 
     def _download(self, job: Job, form: str) -> Response:
-        if job.answer is None:
-            raise HTTPException(409, f"query {job.id} has no result: it is {job.state}")
+        if job.state != "done" or job.rows:
+            raise HTTPException(409, f"Query {job.id} has no file: it is {job.state}.")
         data, kind = self.queries.file(job).read_bytes(), "application/vnd.apache.parquet"
         if form == "csv":
-            data, kind = previews.as_csv(data), "text/csv; charset=utf-8"
-        return Response(
-            data, media_type=kind, headers={"content-disposition": f'attachment; filename="{job.id}.{form}"'}
-        )
+            with tempfile.TemporaryDirectory() as folder, engine.at_hand(self.queries.file(job)) as place:
+                target = LocalPath(folder, "rows.csv")
+                engine.to_csv(place, target, timeout_s=60, memory_bytes=self.queries.share_bytes)
+                data, kind = target.read_bytes(), "text/csv; charset=utf-8"
+        name = f'attachment; filename="{job.id}.{form}"'
+        return Response(data, media_type=kind, headers={"content-disposition": name})
 
 
 class Guard:
     """Lets a request pass with the service's token; the answer to any other names what is missing (V7)."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
-        self.app = app
+        self._app = app
         self._wanted = f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
-        if scope["type"] != "http" or scope["path"] == "/health":
-            await self.app(scope, receive, send)
-            return
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        if hmac.compare_digest(given, self._wanted):
-            await self.app(scope, receive, send)
+        """Answer, or refuse."""
+        given = dict(scope.get("headers", ())).get(b"authorization", b"")
+        if scope["type"] != "http" or scope["path"] == "/health" or hmac.compare_digest(given, self._wanted):
+            await self._app(scope, receive, send)
             return
         wrong = "is not this service's" if given else "is missing"
         error = f"The credential {wrong}: send `Authorization: Bearer …` with the value of {VARIABLE}."
@@ -236,65 +194,32 @@ def build_app(root: Path, token: str) -> ASGIApp:
         yield
         service.queries.close()
 
-    get = {
-        "/health": service.health,
-        "/result/{id}": service.result,
-        "/queries": service.log,
-        "/tables": service.tables,
-        "/artifacts": service.artifacts,
-        "/artifact/{address:path}": service.artifact,
-        "/lineage/{address:path}": service.lineage,
-        "/files/{address:path}": service.files,
-        "/preview/{address:path}": service.preview,
-        "/log/{address:path}": service.output,
-        "/diff": service.diff,
-        "/corpora": service.all_corpora,
-        "/corpus/{address:path}": service.corpus,
-        "/egress": service.egress,
-    }
-    routes = [Route("/query", service.query, methods=["POST"]), *(Route(p, e) for p, e in get.items())]
-    handlers: Any = {LmlabError: _refused, HTTPException: _http_error, Exception: _crash}
+    own = {"/result/{id}": service.result, "/queries": service.log, "/tables": service.tables}
+    routes = [Route(path, endpoint) for path, endpoint in {**own, "/health": service.health}.items()]
+    routes += [Route("/query", service.query, methods=["POST"])]
+    routes += [Route(path, service.view(view)) for path, view in VIEWS.items()]
+    handlers = dict.fromkeys((HTTPException, LmlabError, Exception), _failed)
     return Guard(Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan), token)
 
 
-async def _refused(_: HttpRequest, error: Exception) -> Response:
-    kinds = {ConfigError: 400, ArtifactError: 404, InputError: 422, HostError: 503}
-    return _json(
-        {"error": str(error)}, next((code for kind, code in kinds.items() if isinstance(error, kind)), 500)
-    )
+async def _failed(_: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        return _json({"error": error.detail}, error.status_code)
+    status = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 500)
+    text = str(error) if isinstance(error, LmlabError) else f"{type(error).__name__}: {error}"
+    return _json({"error": text}, status)
 
 
-async def _http_error(_: HttpRequest, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _json({"error": error.detail}, error.status_code)
-
-
-async def _crash(_: HttpRequest, error: Exception) -> Response:
-    return _json({"error": f"{type(error).__name__}: {error}"}, 500)
-
-
-async def _body(request: HttpRequest) -> dict[str, Any]:
-    data = await request.body()
-    if len(data) > BODY_BYTES:
-        raise HTTPException(413, f"the body is larger than {BODY_BYTES} bytes")
-    try:
-        return msgspec.json.decode(data, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise HTTPException(400, f"the body is no JSON object: {error}") from error
-
-
-def _request(body: dict[str, Any]) -> query_jobs.Request:
-    try:
-        return msgspec.convert(body, query_jobs.Request)
-    except msgspec.ValidationError as error:
-        raise HTTPException(400, f"the body does not fit: {error}") from error
-
-
-def _number(request: HttpRequest, name: str, default: int) -> int:
-    text = request.query_params.get(name) or str(default)
-    if not text.isdigit():
-        raise HTTPException(400, f"{name}={text!r} is no whole number from 0 on")
-    return int(text)
+def _examples(snapshot: Snapshot) -> list[dict[str, str]]:
+    """Those about a corpus only if there is one."""
+    corpora = [row for row in snapshot.rows.values() if row.result_type == "Corpus"]
+    newest = max(corpora, key=lambda row: row.finished or 0.0, default=None)
+    parts = [part.partition("\n") for part in EXAMPLES.split("-- ")[1:]]
+    return [
+        {"title": title, "sql": sql.strip().replace("CORPUS", newest.address if newest else "")}
+        for title, _, sql in parts
+        if newest or "CORPUS" not in sql
+    ]
 
 
 def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -311,23 +236,15 @@ def main() -> None:
     process.die_with_owner(os.getppid())
     token = environ.get(VARIABLE)
     if token is None:
-        raise ConfigError(
-            f"{VARIABLE} is not set, so anybody could read everything. Set it to a secret of your own."
-        )
+        sys.exit(f"ConfigError: {VARIABLE} is not set, so anybody could read everything. Set it to a secret.")
     import uvicorn
 
     with socket.create_server((flags.host, flags.port)) as listener:
+        quiet = {"log_level": "warning", "access_log": False, "server_header": False, "ws": "none"}
         app = build_app(choose_root(flags.root), token)
+        config = uvicorn.Config(app, timeout_graceful_shutdown=SHUTDOWN_S, **quiet)
         sys.stdout.write("http://{}:{}\n".format(*listener.getsockname()[:2]))
         sys.stdout.flush()
-        config = uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            ws="none",
-            timeout_graceful_shutdown=SHUTDOWN_S,
-        )
         uvicorn.Server(config).run(sockets=[listener])
 
 

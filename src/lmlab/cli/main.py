@@ -20,9 +20,14 @@ VERBS: dict[str, tuple[str, str]] = {
     "ls": ("stored", "list artifacts and their states"),
     "show": ("stored", "one artifact: result, recipe, inputs, code, files, or why it failed"),
     "lineage": ("stored", "what an artifact was made from, and what was made of it"),
+    "query": ("querying", "SQL over the catalog and over artifacts' files"),
     "diff": ("stored", "how two artifacts differ, field by field"),
     "verify": ("stored", "hash an artifact's files again and name what changed"),
+    "fs": ("files", "list, read, copy, sync and check files wherever they lie: fs ls|cat|cp|sync|… PATH"),
+    "gc": ("files", "remove expired scratch and what killed writers left"),
+    "report": ("reporting", "what was read across regions, and what failed: report egress"),
     "serve": ("serving", "serve an exported model over an OpenAI-compatible HTTP endpoint"),
+    "web": ("web", "browse artifacts, lineage, corpora, SQL and transfers in a web browser"),
     "chat": ("serving", "talk to an exported model in the terminal"),
 }
 

@@ -9,6 +9,7 @@ import msgspec
 import tyro
 
 from lmlab.artifacts import history, records
+from lmlab.artifacts.catalog import Catalog, Snapshot
 from lmlab.artifacts.history import Entry
 from lmlab.artifacts.records import Record
 from lmlab.cli.table import table
@@ -95,20 +96,19 @@ def show(flags: OneFlags, _fields: list[str]) -> int:
 
 def lineage(flags: LineageFlags, _fields: list[str]) -> int:
     """`lmlab lineage`."""
-    root = choose_root(flags.root)
-    record = _built(history.entry(root, flags.artifact))
-    up = {} if flags.down else history.ancestors(root, record)
-    down = {} if flags.up else history.descendants(root, record.address)
+    snapshot = Catalog(choose_root(flags.root)).refresh()
+    address = snapshot.row(flags.artifact).address
+    up = [] if flags.down else snapshot.up(address)
+    down = [] if flags.up else snapshot.down(address)
     if flags.json:
-        parents = {a: [i.address for i in r.inputs] if r else None for a, r in {**up, **down}.items()}
-        listing = {"artifact": record.address, "up": list(up), "down": list(down), "inputs": parents}
-        print(json.dumps(listing, indent=1))
+        inputs = {a: snapshot.rows[a].inputs if a in snapshot.rows else None for a in (*up, *down)}
+        print(json.dumps({"artifact": address, "up": up, "down": down, "inputs": inputs}, indent=1))
         return 0
-    print(record.address)
+    print(address)
     for title, related in (("made from", up), ("used for", down)):
         if related:
             print(title)
-            print("\n".join(f"  {line}" for line in table([_relative(a, r) for a, r in related.items()])))
+            print("\n".join(f"  {line}" for line in table([_relative(a, snapshot) for a in related])))
     return 0
 
 
@@ -170,10 +170,11 @@ def _row(found: Entry) -> list[str]:
     return [found.address, found.state, record.result_type, count, size, took, finished]
 
 
-def _relative(address: str, record: Record | None) -> list[str]:
-    if record is None:
+def _relative(address: str, snapshot: Snapshot) -> list[str]:
+    row = snapshot.rows.get(address)
+    if row is None:
         return [address, "gone", ""]
-    return [address, record.step.strip("_"), _when(record.finished)]
+    return [address, row.step or "", _when(row.finished) if row.finished else row.state]
 
 
 def _built_lines(found: Entry, record: Record) -> list[str]:
