@@ -84,24 +84,23 @@ class Builder:
             current[:] = [r for r in [self._current(item)] if r is not None]
             return bool(current)
 
-        try:
-            claim = claims.acquire(
-                node.folder(self.root),
-                node.recipe.config,
-                is_done=is_done,
-                timing=self.timing,
-                stopping=self.control.stopping,
-                waiting=self._tell_at_times(node.address) if self.waits else _put_off,
-                is_fresh=item.is_fresh,
-                watch=self._watches.setdefault(node.address, Watch(self.timing)),
-            )
-        except _Held:
-            return Ending("held")
+        claim = claims.acquire(
+            node.folder(self.root),
+            node.recipe.config,
+            is_done=is_done,
+            timing=self.timing,
+            stopping=self.control.stopping,
+            waiting=self._tell_at_times(node.address) if self.waits else None,
+            is_fresh=item.is_fresh,
+            watch=self._watches.setdefault(node.address, Watch(self.timing)),
+        )
         if current:
             self._standing.add(node.address)
             return Ending("served", current[0])
-        if claim is None:
+        if claim is None and self.control.stopping.is_set():
             return Ending("stopped", failure=failures.stopped("not started"))
+        if claim is None:
+            return Ending("held")
         self.keeper.add(claim)
         ending = Ending("stopped", failure=failures.stopped("the runner was interrupted"))
         try:
@@ -246,14 +245,6 @@ class Builder:
                 self.listen(Event(address, "waiting", shown))
 
         return tell
-
-
-class _Held(Exception):
-    """Another process is building it."""
-
-
-def _put_off(_owner: Owner | None) -> None:
-    raise _Held
 
 
 def _prepare(claim: Claim, node: Node) -> None:

@@ -146,22 +146,6 @@ def is_gone(owner: Owner | None) -> bool:
     return owner.started_ticks is None or not process.is_alive(owner.pid, owner.started_ticks)
 
 
-def create(path: Path, data: bytes) -> bool:
-    """Put-if-absent for `data` that names its writer: whether it is what stands there now.
-
-    An answer that got lost is settled by reading back; a write that did not happen is tried again.
-    """
-    for pause_s in () if path.is_local else (0.1, 0.5, 2.0):
-        with contextlib.suppress(StorageError):
-            if path.create_bytes(data):
-                return True
-        standing = path.read_if_present()
-        if standing is not None:
-            return standing == data
-        time.sleep(pause_s)
-    return path.create_bytes(data)
-
-
 def acquire(
     folder: Path,
     recipe: dict[str, Any],
@@ -169,12 +153,13 @@ def acquire(
     is_done: Callable[[], bool],
     timing: Timing,
     stopping: threading.Event,
-    waiting: Callable[[Owner | None], None],
+    waiting: Callable[[Owner | None], None] | None,
     is_fresh: bool = False,
     watch: "Watch | None" = None,
 ) -> Claim | None:
-    """Claim an artifact, waiting for a living owner; None once it `is_done` (or when `stopping`).
+    """Claim an artifact, waiting for a living owner; None once it `is_done` or when `stopping`.
 
+    Without `waiting`, which hears of the owner, it is also None when somebody lives who holds the claim.
     `is_done` is asked again after the claim is won: an owner may have committed in between. `is_fresh` says
     that there was neither record nor claim when somebody looked, which saves looking again; `watch` remembers
     what earlier calls saw of the owner.
@@ -187,13 +172,15 @@ def acquire(
         is_fresh = False
         owner = read_owner(folder, top) if top else None
         if top and not watch.is_over(folder, top, owner):
+            if waiting is None:
+                return None
             waiting(owner)
             stopping.wait(pause_s)
             pause_s = min(1.5 * pause_s, max(timing.poll_s, timing.stale_s / 100))
             continue
         mine = _owner(recipe)
         claim = Claim(folder, top + 1, mine.token, owner, timing)
-        if not create(claim.path("claim"), msgspec.json.encode(mine)):
+        if not claim.path("claim").create_bytes(msgspec.json.encode(mine)):
             continue
         if is_done():
             finish(claim, Beat(state="done"))
@@ -270,7 +257,7 @@ class Keeper:
 
 
 class Watch:
-    """Watches an owner's counter by this process's own clock."""
+    """Watches the owner of one artifact by this process's own clock."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
@@ -278,6 +265,7 @@ class Watch:
         self._since = 0.0
 
     def is_over(self, folder: Path, number: int, owner: Owner | None) -> bool:
+        """Whether the claim ended, its process died, or its counter stood still for too long."""
         beat = read_beat(folder, number)
         if beat.state != "running" or is_gone(owner):
             return True

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from lmlab.artifacts.claims import create
 from lmlab.artifacts.handles import Artifact, Place, build
 from lmlab.core import config
 from lmlab.core.errors import ArtifactError, ConfigError
@@ -110,7 +109,8 @@ def load(folder: Path) -> Record | None:
 
 def commit(folder: Path, record: Record) -> bool:
     """Write the record if there is none: from then on the artifact exists. False if another one won."""
-    return create(folder / RECORD, msgspec.json.format(msgspec.json.encode(record), indent=1))
+    data = msgspec.json.format(msgspec.json.encode(record), indent=1)
+    return (folder / RECORD).create_bytes(data)
 
 
 def open_artifact(record: Record, result_type: type[Artifact], folder: Path) -> Artifact:
