@@ -72,10 +72,10 @@ def _first_rows(folder: Path) -> list[dict[str, str]]:
         if len(rows) >= ROWS_LOOKED_AT:
             break
         try:
-            parquet = pq.ParquetFile(file.local)
-            for batch in parquet.iter_batches(ROWS_LOOKED_AT):
+            with file.open() as source:
+                batch = next(pq.ParquetFile(source).iter_batches(ROWS_LOOKED_AT), None)
+            if batch is not None:
                 rows += batch.slice(0, ROWS_LOOKED_AT - len(rows)).to_pylist()
-                break
         except (pa.ArrowException, OSError) as error:
             raise ArtifactError(
                 f"{file} is no readable Parquet file ({error}), so no document of it can be shown. Build the "

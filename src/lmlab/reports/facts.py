@@ -13,7 +13,7 @@ import msgspec
 from lmlab.artifacts import Artifact, Out
 from lmlab.core.errors import ArtifactError
 from lmlab.reports.excerpts import Excerpt, kept_excerpts, rejected_excerpts, shorten
-from lmlab.reports.lineage import Node, lineage, root_of
+from lmlab.reports.lineage import Node, lineage
 from lmlab.science import bets
 from lmlab.storage import Path
 from lmlab.telemetry.tracker import read_metrics
@@ -207,8 +207,8 @@ class Sources:
 def gather(sources: Sources, out: Out, *, title: str, question: str) -> Facts:
     """Read every fact of the report that will lie at `out`."""
     samples = read(sources.samples.path / "samples.json", list[Sample])
-    root = root_of(out.path, out.name)
-    nodes = lineage(vars(sources).values(), root, out.path)
+    root = out.root
+    nodes = lineage(vars(sources).values(), root, root / out.name / out.version)
     return Facts(
         address=out.address,
         title=title,

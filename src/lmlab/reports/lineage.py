@@ -25,13 +25,6 @@ class Node(msgspec.Struct, frozen=True):
         return self.record.finished - self.record.started
 
 
-def root_of(folder: Path, name: str) -> Path:
-    """The root below which an artifact's folder `{root}/{name}/{version}` lies."""
-    for _ in range(len(name.split("/")) + 1):
-        folder = folder.parent
-    return folder
-
-
 def lineage(artifacts: Iterable[Artifact], root: Path, place: Path) -> list[Node]:
     """Every artifact that `artifacts` were made from, and themselves; inputs before what uses them."""
     nodes: dict[str, Node] = {}

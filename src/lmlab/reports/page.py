@@ -5,7 +5,6 @@ policy forbids everything else, and it works without JavaScript.
 """
 
 import json
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,9 +17,9 @@ from markupsafe import Markup
 
 from lmlab.artifacts.records import Record
 from lmlab.core.errors import InputError
-from lmlab.core.provenance import Provenance
 from lmlab.core.units import format_bytes, format_count, format_seconds
 from lmlab.reports import charts
+from lmlab.reports.command import command
 from lmlab.reports.excerpts import Excerpt
 from lmlab.reports.facts import Facts, Scores, Stage
 from lmlab.reports.palette import style_sheet
@@ -61,7 +60,7 @@ def render(facts: Facts) -> str:
         recipe=flat(facts.run.recipe),
         costs=sorted(facts.lineage, key=lambda node: -node.seconds),
         total_s=sum(node.seconds for node in facts.lineage),
-        command=command(_record(facts, facts.run.address).provenance),
+        command=command(_record(facts, facts.run.address).provenance.argv),
         provenance=_record(facts, facts.run.address).provenance,
         figures=charts.figures(facts),
         style=Markup(style_sheet()),  # noqa: S704 - our own style sheet
@@ -214,14 +213,6 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return found
 
 
-def command(provenance: Provenance) -> str:
-    """The command that built an artifact, as a reader would type it in a clone."""
-    program, *rest = provenance.argv or ("lmlab",)
-    name = program.replace("\\", "/").rsplit("/", 1)[-1]
-    rest = [_inside_clone(part) for part in rest]
-    return shlex.join(["python", _inside_clone(program), *rest] if name.endswith(".py") else [name, *rest])
-
-
 def island(facts: Facts) -> str:
     """The facts as JSON that can stand inside a script element: no `<`, `>` or `&` is left in it."""
     text = msgspec.json.encode(facts).decode()
@@ -255,11 +246,6 @@ def _by_stage(facts: Facts) -> list[tuple[str, list[Excerpt]]]:
     for excerpt in facts.corpus.rejected:
         grouped.setdefault(excerpt.stage, []).append(excerpt)
     return sorted(grouped.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
-
-
-def _inside_clone(part: str) -> str:
-    _, found, below = part.replace("\\", "/").rpartition("/experiments/")
-    return f"experiments/{below}" if found else part
 
 
 def _record(facts: Facts, address: str) -> Record:

@@ -17,7 +17,7 @@ class Report(Artifact):
     """Name of the HTML file."""
 
 
-@step
+@step(local_files=True)
 def report(
     out: Out,
     run: Artifact,

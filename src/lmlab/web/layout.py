@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
-NODE_WIDTH, NODE_HEIGHT = 216, 48
-GAP_X, GAP_Y = 56, 14
+NODE_WIDTH, NODE_HEIGHT = 212, 46
+GAP_X, GAP_Y = 48, 18
 SLOT = 10
 SWEEPS = 8
 
