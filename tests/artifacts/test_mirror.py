@@ -97,6 +97,11 @@ def visible(root: Path) -> dict[str, bytes]:
     return {name: data for name, data in found.items() if not name.startswith(".") or name in keep}
 
 
+def paid(own: Path) -> list[int]:
+    """What copying artifacts was charged; the test's own looks at the far root are not of interest."""
+    return [row.bytes for row in budget.rows(own) if row.path.endswith(NAME)]
+
+
 def copy_here(own: Path) -> mirror.Found:
     found = mirror.locate(NAME)
     assert found is not None
@@ -125,8 +130,7 @@ def test_an_artifact_is_copied_whole_and_its_record_is_left_to_the_caller(own, f
     assert records.commit(own / NAME, found.record)
     assert visible(own) == visible(far)
     assert records.verify(own / NAME, found.record) == []
-    (row,) = budget.rows(own)
-    assert (row.bytes, row.path) == (found.record.files.bytes, str(far / NAME))
+    assert paid(own) == [found.record.files.bytes]
 
 
 def test_an_artifact_above_the_budget_is_refused_before_the_first_byte(own, far):
@@ -142,7 +146,7 @@ def test_an_artifact_above_the_budget_is_refused_before_the_first_byte(own, far)
     with pytest.raises(BudgetExceeded, match=r"11\.0 GiB of .*from us-central1 into europe-west4"):
         copy_here(own)
     assert not (own / NAME).exists()
-    assert budget.rows(own) == []
+    assert paid(own) == []
 
 
 @pytest.mark.parametrize("damage", ["changed", "longer", "missing", "additional"])
@@ -176,7 +180,7 @@ def test_what_is_there_already_is_proved_and_not_paid_again(own, far):
     (own / NAME / "of a dead attempt").write_text("x")
     copy_here(own)
     assert visible(own) == {name: data for name, data in visible(far).items() if name != records.RECORD}
-    assert sum(row.bytes for row in budget.rows(own)) == whole + 1280
+    assert paid(own) == [whole + 1280]
 
 
 def test_a_lost_claim_ends_the_copy(own, far):

@@ -177,3 +177,33 @@ def test_a_machine_in_no_region_is_outside_of_all(lab, far, monkeypatch):
 def test_the_error_crosses_processes():
     error = BudgetExceeded("Reading 1 GiB is too much.")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_reading_a_folder_of_another_region_is_charged_in_every_way(far, here):
+    far.write_bytes(b"x" * 1000)
+    far.read_bytes()
+    far.read_range(900, 500)
+    assert b"".join(far.chunks()) == b"x" * 1000
+    with far.open() as file:
+        file.read(1)
+    far.copy_to(here / "copy")
+    assert Path(f"{far}-missing").read_if_present() is None
+    assert sum(row.bytes for row in budget.rows(here)) == 4100
+
+
+def test_reading_a_bucket_of_another_region_is_charged_and_clipped(any_root, tmp_path, monkeypatch):
+    place = any_root / "x"
+    place.write_bytes(b"x" * 1000)
+    text = (tmp_path / "lmlab.toml").read_text().replace(f'root = "{any_root}"', 'root = "here"')
+    (tmp_path / "lab.toml").write_text(f'{text}[roots]\neurope-west4 = "here"\nus-east1 = "{any_root}"\n')
+    monkeypatch.setenv("LMLAB_CONFIG", str(tmp_path / "lab.toml"))
+    monkeypatch.delenv("LMLAB_ROOT")
+    monkeypatch.setenv("LMLAB_RUN_ID", os.urandom(4).hex())
+    assert place.read_range(900, 500) == b"x" * 100
+    assert place.stat().size_bytes == 1000
+    place.read_bytes()
+    assert [row.bytes for row in budget.rows(Path(tmp_path / "here"))] == [1100]
+    monkeypatch.setenv("LMLAB_RUN_ID", "broke")
+    monkeypatch.setenv("LMLAB_TRANSFER_BUDGET_GIB", "0.0000001")
+    with pytest.raises(BudgetExceeded):
+        place.read_bytes()

@@ -24,7 +24,7 @@ import obstore
 from obstore.exceptions import BaseError, PreconditionError
 
 from lmlab.core.errors import ConfigError, InputError, StorageError
-from lmlab.storage import stores, streams
+from lmlab.storage import budget, regions, stores, streams
 
 # What is left by a writer that is killed before it renames; never data.
 _UNFINISHED = re.compile(r"^\..*\.unfinished$")
@@ -180,6 +180,8 @@ class Path:
         """Whether there is a folder; in an object store: anything below this name."""
         if self.is_local:
             return os.path.isdir(self._key)  # noqa: PTH112 - a hot path
+        if self._scheme in ("https", "http"):
+            return False
         with self._failures("listed"):
             return next(iter(self._client.list(self._key or None, chunk_size=1)), None) is not None
 
@@ -221,6 +223,7 @@ class Path:
             return b""
         with self._failures("read"):
             if self.is_local:
+                self._pay(start, length)
                 with open(self._key, "rb") as file:  # noqa: PTH123 - a hot path
                     file.seek(start)
                     return file.read(length)
@@ -239,6 +242,7 @@ class Path:
         """The whole file in blocks of about 1 MiB, for what is too large for memory."""
         with self._failures("read"):
             if self.is_local:
+                self._pay()
                 with open(self._key, "rb") as file:  # noqa: PTH123 - a hot path
                     while block := file.read(_BLOCK):
                         yield block
@@ -251,6 +255,7 @@ class Path:
         if not self.is_local:
             return io.BufferedReader(streams.Source(self, self.stat()), _BLOCK)
         with self._failures("read"):
+            self._pay()
             return open(self._key, "rb")  # noqa: PTH123 - a hot path
 
     def list(self) -> "Paths":
@@ -363,6 +368,8 @@ class Path:
 
     def copy_to(self, other: "Path") -> None:
         """Copy the file; within a bucket the store itself does it."""
+        if self.is_local:
+            self._pay()
         if self.is_local and other.is_local:
             with other.writer() as draft, self._failures("read"):
                 shutil.copyfile(self._key, draft)
@@ -449,16 +456,21 @@ class Path:
 
     def _read(self) -> bytes:
         if self.is_local:
+            self._pay()
             with open(self._key, "rb") as file:  # noqa: PTH123 - a hot path
                 return file.read()
         return bytes(self._get(None).bytes())
+
+    def _pay(self, start: int = 0, length: int = 1 << 62) -> None:
+        """Charge a local read, if the lab declares that some folders lie in other regions."""
+        if regions.has_far_folders():
+            size = os.stat(self._key).st_size  # noqa: PTH116 - a missing file is for the caller to translate
+            budget.charge(self, min(length, size - start))
 
     def _get(self, options: dict[str, Any] | None) -> Any:
         """An answer whose head has come and whose bytes have not: these are charged first."""
         answer = self._client.get(self._key, options=options)
         if self._scheme != "memory":
-            from lmlab.storage import budget
-
             budget.charge(self, answer.range[1] - answer.range[0])
         return answer
 

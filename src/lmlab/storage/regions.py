@@ -77,6 +77,17 @@ def regional_roots() -> "list[Path]":
     return list(dict.fromkeys([choose_root(), *(Path(place) for place in lab().roots.values())]))
 
 
+def has_far_folders() -> bool:
+    """Whether local folders are declared in other regions, as tests do; asked at every local read."""
+    return _has_far_folders(environ.get("LMLAB_CONFIG"), environ.get("LMLAB_REGION"))
+
+
+@functools.lru_cache(8)
+def _has_far_folders(_config: str | None, _region: str | None) -> bool:
+    here = current()
+    return any("://" not in place and not same_region(there, here.own) for place, there in here.prefixes)
+
+
 def current() -> Map:
     """What holds for this process now; microseconds, as every read asks."""
     return _map(*map(environ.get, ("LMLAB_CONFIG", "LMLAB_REGION", "LMLAB_ROOT")), os.getcwd())  # noqa: PTH109
