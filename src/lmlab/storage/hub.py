@@ -44,7 +44,7 @@ class Hub:
         # Without compression, so that lengths are the file's.
         headers = {"Accept-Encoding": "identity", "User-Agent": "lmlab"}
         if self._token:
-            headers["Authorization"] = f"Bearer {self._token.reveal()}"
+            headers["Authorization"] = f"Bearer {self._token.line()}"
         timeout = httpx.Timeout(limits.silence_s, connect=min(limits.connect_s, limits.silence_s))
         pool = httpx.Limits(max_connections=limits.connections)
         # A redirect to another host is followed without the token.

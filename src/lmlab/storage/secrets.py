@@ -4,6 +4,7 @@ Of an ordered list the first reference that is present counts. One that is prese
 error: falling through to a weaker source would use a credential that nobody meant. A value is shown nowhere.
 """
 
+import base64
 import pathlib
 import re
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from lmlab.core.errors import ConfigError, HostError
 
 _CLOUD = re.compile(r"gcp-secret://(projects/[^/]+/secrets/[^/]+/versions/\d+)$")
 _FORMS = "env:NAME, file:/path or gcp-secret://projects/P/secrets/S/versions/N"
+_IDENTITY = "/computeMetadata/v1/instance/service-accounts/default/token"
 MANAGER = "https://secretmanager.googleapis.com"
 
 
@@ -26,6 +28,14 @@ class Secret:
 
     def reveal(self) -> str:
         """The value, for the one call that needs it."""
+        return self._value
+
+    def line(self) -> str:
+        """The value for a header. Raises HostError if none can hold it: clients would print it, or panic."""
+        if not (self._value.isascii() and self._value.isprintable()):
+            raise HostError(
+                f"{self!r} is no key or token: it has a line break or an odd character. Correct it."
+            )
         return self._value
 
     def __repr__(self) -> str:
@@ -67,18 +77,21 @@ def resolve(references: Sequence[str], what: str) -> Secret:
 def _read(reference: str, what: str) -> str | None:
     kind, _, name = reference.partition(":")
     if kind == "env":
-        return environ.get(name)
-    value = _read_file(pathlib.Path(name), what) if kind == "file" else None
-    if value == "":
+        value = environ.get(name)
+    elif kind == "file":
+        value = _read_file(pathlib.Path(name), what)
+    else:
+        value = _ask_manager(name.removeprefix("//"), what)
+    if value is not None and not value.strip():
         raise HostError(
             f"{what}: {reference} is empty, and nothing weaker is used instead. Fill or remove it."
         )
-    return value
+    return value and value.strip()
 
 
 def _read_file(path: pathlib.Path, what: str) -> str | None:
     try:
-        return path.read_text().strip()
+        return path.read_text()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
@@ -87,4 +100,34 @@ def _read_file(path: pathlib.Path, what: str) -> str | None:
     raise HostError(
         f"{what}: file:{path} is there but can't be read ({reason}), and nothing weaker is used instead. "
         "Correct or remove it."
+    )
+
+
+def _ask_manager(name: str, what: str) -> str | None:
+    """The payload of one version of a secret, by the identity that the metadata server vouches for."""
+    import httpx
+
+    from lmlab.storage.lab import lab
+
+    here = lab()
+    backend = here.backend("gcp-secret", "")
+    manager = (backend and backend.endpoint) or MANAGER
+    metadata = f"http://{environ.get('GCE_METADATA_HOST') or 'metadata.google.internal'}{_IDENTITY}"
+    reason = ""
+    try:
+        with httpx.Client(timeout=min(here.limits.read_s, 10.0)) as client:
+            identity = client.get(metadata, headers={"Metadata-Flavor": "Google"}).raise_for_status().json()
+            headers = {"Authorization": f"Bearer {identity['access_token']}"}
+            answer = client.get(f"{manager}/v1/{name}:access", headers=headers)
+            if answer.status_code == 404:
+                return None
+            return base64.b64decode(answer.raise_for_status().json()["payload"]["data"]).decode()
+    except httpx.HTTPStatusError as error:
+        reason = f"{error.request.url.host} answers {error.response.status_code}"
+    except (httpx.HTTPError, KeyError, ValueError) as error:
+        reason = type(error).__name__
+    # Raised outside of the handler, as above.
+    raise HostError(
+        f"{what}: gcp-secret://{name} can't be read ({reason}), and nothing weaker is used instead. Give "
+        "this machine's identity the right to read it, or put another reference first."
     )

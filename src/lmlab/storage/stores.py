@@ -29,6 +29,7 @@ from lmlab.storage import lab as labs, secrets
 
 Store = MemoryStore | S3Store | GCSStore
 
+METADATA_HOSTS = {"s3": "169.254.169.254", "gs": "metadata.google.internal"}
 SCHEMES = ("file", "memory", "s3", "gs", "hf", "https", "http")
 _REREAD = timedelta(minutes=15)
 """After this time references are read again, so that a long run takes up a rotated key."""
@@ -123,16 +124,16 @@ def _s3_settings(bucket: str, given: labs.Backend) -> dict[str, Any]:
     elif given.is_pinned:
         settings["credential_provider"] = _checked(functools.partial(_s3_credentials, bucket, given))
     else:
-        _need_credentials("s3", bucket, _S3_SOURCES, "169.254.169.254")
+        _need_credentials("s3", bucket, _S3_SOURCES)
     return settings
 
 
 def _s3_credentials(bucket: str, given: labs.Backend) -> dict[str, Any]:
     what, token = f"s3://{bucket}", given.session_token
     return {
-        "access_key_id": secrets.resolve(given.access_key, f"{what}, access_key").reveal(),
-        "secret_access_key": secrets.resolve(given.secret_key, f"{what}, secret_key").reveal(),
-        "token": secrets.resolve(token, f"{what}, session_token").reveal() if token else None,
+        "access_key_id": secrets.resolve(given.access_key, f"{what}, access_key").line(),
+        "secret_access_key": secrets.resolve(given.secret_key, f"{what}, secret_key").line(),
+        "token": secrets.resolve(token, f"{what}, session_token").line() if token else None,
         "expires_at": datetime.now(UTC) + _REREAD,
     }
 
@@ -147,13 +148,13 @@ def _gs_settings(bucket: str, given: labs.Backend) -> dict[str, Any]:
     elif given.token:
         settings["credential_provider"] = _checked(functools.partial(_gs_credentials, bucket, given))
     elif not (LocalPath.home() / ".config/gcloud/application_default_credentials.json").exists():
-        _need_credentials("gs", bucket, _GS_SOURCES, "metadata.google.internal")
+        _need_credentials("gs", bucket, _GS_SOURCES)
     return settings
 
 
 def _gs_credentials(bucket: str, given: labs.Backend) -> dict[str, Any]:
     token = secrets.resolve(given.token, f"gs://{bucket}, token")
-    return {"token": token.reveal(), "expires_at": datetime.now(UTC) + _REREAD}
+    return {"token": token.line(), "expires_at": datetime.now(UTC) + _REREAD}
 
 
 def _checked(provider: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
@@ -162,12 +163,12 @@ def _checked(provider: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, A
     return provider
 
 
-def _need_credentials(scheme: str, bucket: str, sources: tuple[str, ...], metadata_host: str) -> None:
+def _need_credentials(scheme: str, bucket: str, sources: tuple[str, ...]) -> None:
     """Refuse at once where obstore would ask a metadata server that no machine here has, for minutes."""
     if any(environ.get(name) for name in sources):
         return
     try:
-        socket.create_connection((metadata_host, 80), timeout=2).close()
+        socket.create_connection((METADATA_HOSTS[scheme], 80), timeout=2).close()
     except OSError:
         raise StorageError(_credentials_hint(scheme, bucket)) from None
 

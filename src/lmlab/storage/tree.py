@@ -3,6 +3,7 @@
 Dot-files at the top are not content: records and claims lie there.
 """
 
+import contextvars
 import hashlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ Listing = Mapping[str, tuple[int, str]]
 
 def content(folder: Path) -> list[Path]:
     """The files below a folder, but for the dot-files at its top."""
-    return [path for child in folder.list() if not child.name.startswith(".") for path in _below(child)]
+    return [path for path in folder.walk() if not path.relative_to(folder).startswith(".")]
 
 
 def digests(folder: Path, files: Sequence[Path] | None = None) -> Listing:
@@ -23,8 +24,11 @@ def digests(folder: Path, files: Sequence[Path] | None = None) -> Listing:
     paths = content(folder) if files is None else files
     if folder.is_local or len(paths) < 2:
         return {path.relative_to(folder): sha256(path) for path in paths}
+    # What the caller prepaid from the transfer budget holds for these threads too.
+    contexts = [contextvars.copy_context() for _ in paths]
     with ThreadPoolExecutor(8) as pool:
-        return dict(zip((path.relative_to(folder) for path in paths), pool.map(sha256, paths), strict=True))
+        found = pool.map(lambda context, path: context.run(sha256, path), contexts, paths)
+        return dict(zip((path.relative_to(folder) for path in paths), found, strict=True))
 
 
 def tree_sha256(listing: Listing) -> str:
@@ -52,10 +56,6 @@ def _difference(recorded: tuple[int, str] | None, found: tuple[int, str] | None)
     if recorded[0] != found[0]:
         return f"has {found[0]} bytes instead of {recorded[0]}"
     return f"has other content (sha256 {found[1][:12]} instead of {recorded[1][:12]})"
-
-
-def _below(child: Path) -> list[Path]:
-    return child.walk() if child.is_dir() else [child]
 
 
 def sha256(path: Path) -> tuple[int, str]:
