@@ -58,7 +58,7 @@ def after_all(out: Out, of: Number) -> Number:
 
 def build() -> Artifact:
     diary = os.environ["DIARY"]
-    first = meet("gangs/meet", diary).on(Resources(tasks=3))
+    first = meet("gangs/meet", diary).on(Resources(tasks=int(os.environ.get("TASKS", "3"))))
     if os.environ.get("WHO"):
         first = fall("gangs/fall", int(os.environ["WHO"]), diary).on(Resources(tasks=3))
     return after_all("gangs/after", first)

@@ -17,8 +17,11 @@ from sample_steps import number
 from lmlab.artifacts import claims, history, ranks, records
 from lmlab.artifacts.claims import Timing
 from lmlab.artifacts.gang import free_address
+from lmlab.artifacts.graph import collect
+from lmlab.artifacts.identity import Versions
+from lmlab.artifacts.plan import make_plan
 from lmlab.artifacts.ranks import Leader, Member
-from lmlab.artifacts.runner import Options
+from lmlab.artifacts.runner import Options, execute
 from lmlab.core import process
 from lmlab.core.errors import ConfigError
 from lmlab.core.resources import Resources
@@ -90,6 +93,16 @@ def test_a_lost_claim_ends_every_rank(run, root, diary):
 def test_an_inline_step_can_be_no_gang():
     with pytest.raises(ConfigError, match="n runs inside the runner"):
         number("n", 1).on(FOUR)
+
+
+@pytest.mark.slow
+def test_a_gang_makes_one_record_on_every_store(any_root, diary):
+    plan = make_plan(collect([meet("m", str(diary)).on(FOUR)], Versions(V)), any_root)
+    record = execute(plan, any_root).record(f"m@{V}")
+    assert (record.result["value"], record.files.count, record.attempt) == (4, 4, 1)
+    assert records.verify(any_root / "m" / V, record) == []
+    log = claims.claim_path(any_root / "m" / V, 1, "log").read_text()
+    assert "[rank 3] hello from 3" in log.splitlines()
 
 
 # -- ranks that something else started ---------------------------------------------------------------
@@ -192,6 +205,12 @@ def test_a_rank_with_another_token_is_refused_and_the_others_still_meet(start):
     _, err = leader.communicate(timeout=30)
     assert f"gangs/meet@{V} asks for tasks=3, but --gang was started on 2 ranks" in err
     assert (leader.returncode, late.wait(20)) == (2, 2)
+
+
+def test_a_gang_that_no_step_asks_for_is_refused_on_every_rank(start):
+    started = [start(rank, "--gang", size=2, TASKS="1") for rank in range(2)]
+    assert "no step asks for more than one" in started[0].communicate(timeout=30)[1]
+    assert [child.wait(20) for child in started] == [2, 2]
 
 
 def test_a_rank_above_zero_without_gang_is_refused_by_name(start):

@@ -121,6 +121,16 @@ def test_three_workers_share_twelve_cells_though_one_is_killed_and_one_fails(wor
     assert records.load(root / "cells/best" / V).result["cell"] == f"cells/3-40@{V}"
 
 
+@pytest.mark.slow
+def test_workers_share_cells_on_every_store(any_root, worker, diary):
+    place = {"LMLAB_ROOT": str(any_root)}
+    workers = [worker(name, "--max-concurrent", "2", **place) for name in ("a", "b", "c")]
+    ends = [child.communicate(timeout=120)[0] for child in workers]
+    assert [child.returncode for child in workers] == [0, 0, 0], ends
+    ran = Counter(line.split()[1] for line in diary.read_text().splitlines())
+    assert (len(ran), set(ran.values())) == (13, {1})
+
+
 def test_a_race_goes_on_past_what_is_held_and_takes_it_when_its_owner_falls_silent(run, root, diary):
     elsewhere = Owner("t0", "another-host", "its boot", 4242, 1, "run", {"type": "number"}, time.time())
     claims.claim_path(root / "n/0" / V, 1, "claim").write_bytes(msgspec.json.encode(elsewhere))

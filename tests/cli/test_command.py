@@ -218,6 +218,16 @@ def test_the_plan_says_what_is_mutable_and_what_was_given(lmlab, file, tmp_path)
     assert "demo/text" not in lmlab("ls").stdout
 
 
+def test_a_root_in_another_region_is_refused_unless_allowed(lmlab, file, tmp_path):
+    far = tmp_path / "far"
+    (tmp_path / "lmlab.toml").write_text(f'region = "europe-west4"\n[roots]\nus-central1 = "{far}"\n')
+    refused = lmlab("run", file, "--root", far)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "lies in us-central1, but this machine is in europe-west4" in refused.stderr
+    assert not far.exists()
+    assert lmlab("run", file, "--root", far, "--allow-cross-region").returncode == 0
+
+
 def test_a_failed_step_is_not_tried_again_on_request(lmlab, file):
     lmlab("run", file, "--", "--fail")
     refused = lmlab("run", file, "--no-retry-failed", "--", "--fail")

@@ -79,8 +79,9 @@ def make_plan(graph: Graph, root: Path | None, force: Collection[str] = ()) -> P
     """Decide for each node. `root=None` reads nothing; `force` names `dev` artifacts to build regardless."""
     _check_force(graph, force)
     if root is None:
-        unseen = {a: Item(n, State.BUILD, "not looked at (--offline)") for a, n in graph.nodes.items()}
-        return Plan(graph, unseen)
+        why = "not looked at (--offline)"
+        states = {address: State.ADOPTED if n.given else State.BUILD for address, n in graph.nodes.items()}
+        return Plan(graph, {a: Item(graph.nodes[a], state, why) for a, state in states.items()})
     seen = _look_at_needed(graph, root)
     judged: dict[str, Item] = {}
     for address, node in graph.nodes.items():

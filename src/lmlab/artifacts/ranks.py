@@ -171,14 +171,20 @@ class Leader:
         self._closed.set()
 
     def check(self, plan: Plan) -> None:
-        """Refuse, before anything runs, a step of another number of tasks than this gang has ranks."""
-        for item in plan.to_build:
-            tasks = item.node.call.resources.tasks
-            if tasks not in (1, self._member.size):
-                raise ConfigError(
-                    f"{item.node.address} asks for tasks={tasks}, but --gang was started on "
-                    f"{self._member.size} ranks. Start as many ranks as it has tasks."
-                )
+        """Refuse, before anything runs, an experiment that this gang can't run, or that needs none."""
+        size = self._member.size
+        asked = {item.node.call.resources.tasks: item.node.address for item in plan.items.values()}
+        wrong = sorted(asked.keys() - {1, size})
+        if wrong:
+            raise ConfigError(
+                f"{asked[wrong[0]]} asks for tasks={wrong[0]}, but --gang was started on {size} ranks. Start "
+                "as many ranks as it has tasks."
+            )
+        if size > 1 and size not in asked:
+            raise ConfigError(
+                f"--gang was started on {size} ranks, but no step asks for more than one, so all but one "
+                f"would idle. Write .on(Resources(tasks={size})) after the step that is a program of so many."
+            )
 
     def run(self, job: Job, tasks: int, control: Control, watchdog: Watchdog) -> Produced | Failure:
         """One round: the body on every rank; rank 0's result, or why the first rank failed."""
