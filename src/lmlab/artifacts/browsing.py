@@ -27,7 +27,7 @@ OFFENCE_BYTES = 10 << 30
 """Who read more across regions stands among the offenders."""
 JSON_BYTES, TEXT_BYTES = 100 << 20, 256 << 10
 """The largest JSON file that is shown; of text so much at a time."""
-LIMITS = {"timeout_s": 20.0, "memory_bytes": engine.memory_bytes(0.1)}
+LIMITS = {"timeout_s": 20.0, "share": 0.1}
 KINDS = {
     **dict.fromkeys(("parquet", "csv", "tsv", "jsonl", "ndjson"), "table"),
     **dict.fromkeys(("txt", "md", "log", "py", "html", "svg", "toml", "yaml", "yml", "jinja"), "text"),
@@ -201,8 +201,7 @@ def _table(file: Path, offset: int, count: int) -> Answer:
     """Through DuckDB, which also reads pages that pyarrow refuses (T21)."""
     with engine.at_hand(file) as place:
         is_parquet = file.name.endswith(".parquet")
-        reader = "read_parquet({}, hive_partitioning = false)" if is_parquet else "read_csv({})"
-        source = f"FROM {reader.format(engine.text(place))}"
+        source = engine.table(place) if is_parquet else f"FROM read_csv({engine.text(place)})"
         columns, rows = engine.rows(source, place, offset, count, **LIMITS)
         _, counted = engine.rows(f"{source} SELECT count(*)", place, 0, 1, **LIMITS)
     return {"columns": columns, "rows": rows, "row_count": counted[0][0]}

@@ -142,8 +142,9 @@ class Snapshot:
 class Catalog:
     """The index of one root. `refresh` may be called from any thread; readers use a snapshot."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, stale_s: float = Timing().stale_s) -> None:
         self.root = root
+        self._stale_s = stale_s
         self.snapshot = Snapshot(_read_index(root))
         self._lock = threading.Lock()
         self._seen: dict[str, tuple[tuple[int, int], float]] = {}
@@ -191,7 +192,7 @@ class Catalog:
             last, since = self._seen.setdefault(entry.address, (sign, now))
             if last != sign:
                 self._seen[entry.address] = sign, now
-            elif now - since > Timing().stale_s:
+            elif now - since > self._stale_s:
                 state, error = "dead", f"no sign of life for {now - since:.0f} s"
         names = {name: getattr(entry, name) for name in ("address", "name", "version", "attempt")}
         row = Row(**names, state=state, error=error or None)

@@ -98,7 +98,6 @@ def _domains(root: Path, row: Row) -> list[Answer]:
 def _draw(file: Path, asked: Asked, seed: str, count: int) -> list[Answer]:
     """The `count` first documents of one file in an order that the seed gives; only their texts are read."""
     with engine.at_hand(file) as place:
-        parts = f"read_parquet({engine.text(place)}, hive_partitioning = false)"
         is_rejected = "/rejected/" in str(file)
         where = "true"
         if asked.get("domain"):
@@ -111,7 +110,7 @@ def _draw(file: Path, asked: Asked, seed: str, count: int) -> list[Answer]:
             f"meta->>'$.language' AS language, {'reason' if is_rejected else 'NULL::VARCHAR'} AS reason, "
             f"meta, strlen(text) AS bytes, {rank} AS rank"
         )
-        drawn = f"FROM {parts} SELECT id WHERE {where} ORDER BY {rank} LIMIT {count}"
-        source = f"FROM {parts} SELECT {columns} WHERE id IN ({drawn}) AND {where}"
+        drawn = f"{engine.table(place)} SELECT id WHERE {where} ORDER BY {rank} LIMIT {count}"
+        source = f"{engine.table(place)} SELECT {columns} WHERE id IN ({drawn}) AND {where}"
         described, rows = engine.rows(source, place, 0, count, **LIMITS)
     return [dict(zip([column["name"] for column in described], row, strict=True)) for row in rows]

@@ -161,7 +161,7 @@ class Service:
         if form == "csv":
             with tempfile.TemporaryDirectory() as folder, engine.at_hand(self.queries.file(job)) as place:
                 target = LocalPath(folder, "rows.csv")
-                engine.to_csv(place, target, timeout_s=60, memory_bytes=self.queries.share_bytes)
+                engine.to_csv(place, target, timeout_s=60, share=self.queries.share)
                 data, kind = target.read_bytes(), "text/csv; charset=utf-8"
         name = f'attachment; filename="{job.id}.{form}"'
         return Response(data, media_type=kind, headers={"content-disposition": name})
@@ -199,7 +199,10 @@ def build_app(root: Path, token: str) -> ASGIApp:
     routes += [Route("/query", service.query, methods=["POST"])]
     routes += [Route(path, service.view(view)) for path, view in VIEWS.items()]
     handlers = dict.fromkeys((HTTPException, LmlabError, Exception), _failed)
-    return Guard(Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan), token)
+    app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    # A redirect would name an address that a proxy's clients can't reach.
+    app.router.redirect_slashes = False
+    return Guard(app, token)
 
 
 async def _failed(_: Request, error: Exception) -> Response:
@@ -240,6 +243,8 @@ def main() -> None:
     import uvicorn
 
     with socket.create_server((flags.host, flags.port)) as listener:
+        # Else an answer waits 40 ms for the acknowledgement of its head.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         quiet = {"log_level": "warning", "access_log": False, "server_header": False, "ws": "none"}
         app = build_app(choose_root(flags.root), token)
         config = uvicorn.Config(app, timeout_graceful_shutdown=SHUTDOWN_S, **quiet)

@@ -17,19 +17,20 @@ from lmlab.artifacts.query_rules import Query
 from lmlab.core import environ
 from lmlab.core.errors import ConfigError
 from lmlab.storage import Path, budget, secrets
-from lmlab.storage.lab import lab
+from lmlab.storage.lab import Backend, lab
+from lmlab.storage.scratch import scratch
 
 if TYPE_CHECKING:
     import duckdb
 
 Columns = list[dict[str, str]]
 """{name, type} of each."""
-_KEYS = {"KEY_ID": "access_key", "SECRET": "secret_key", "SESSION_TOKEN": "session_token"}
-_VARIABLES = {
-    "KEY_ID": "AWS_ACCESS_KEY_ID",
-    "SECRET": "AWS_SECRET_ACCESS_KEY",
-    "SESSION_TOKEN": "AWS_SESSION_TOKEN",
+_KEYS = {
+    "KEY_ID": ("access_key", "AWS_ACCESS_KEY_ID"),
+    "SECRET": ("secret_key", "AWS_SECRET_ACCESS_KEY"),
+    "SESSION_TOKEN": ("session_token", "AWS_SESSION_TOKEN"),
 }
+"""By DuckDB's names: the field of lmlab.toml, and the variable where there is none."""
 _SHOWN = re.compile(r"BOOLEAN|VARCHAR|FLOAT|DOUBLE|U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?")
 
 
@@ -40,7 +41,8 @@ def run(
 
     `tables` are Arrow tables by name. What is read from another region is charged first.
     """
-    with _staged(query, root), _engine(query.folders, [str(target)], **limits) as engine:
+    spill = str(scratch(1, root, "spill")) if root.is_local else None
+    with _staged(query, root), _engine(query.folders, [str(target)], spill=spill, **limits) as engine:
         columns = _view(engine, query, tables)
         # Parquet has no 128-bit integers, which is what sum() gives.
         stored = [
@@ -72,7 +74,7 @@ def rows(source: str, file: str, offset: int, count: int, **limits: Any) -> tupl
 def to_csv(parquet: str, target: pathlib.Path, **limits: Any) -> None:
     """The same table as CSV with a header."""
     with _engine((), [parquet, str(target)], **limits) as engine:
-        engine.execute(f"COPY (FROM {text(parquet)}) TO {text(str(target))} (FORMAT csv, USE_TMP_FILE false)")
+        engine.execute(f"COPY ({table(parquet)}) TO {text(str(target))} (FORMAT csv, USE_TMP_FILE false)")
 
 
 def text(value: str) -> str:
@@ -80,7 +82,12 @@ def text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def memory_bytes(share: float) -> int:
+def table(parquet: str) -> str:
+    """A Parquet file as SQL; DuckDB would make a column of `ttl=7d` in its path (T20)."""
+    return f"FROM read_parquet({text(parquet)}, hive_partitioning = false)"
+
+
+def _memory_bytes(share: float) -> int:
     """A share of this machine's memory, or of what its container may use."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = pathlib.Path("/sys/fs/cgroup/memory.max")
@@ -97,7 +104,8 @@ def reads(place: Path) -> bool:
 def at_hand(file: Path) -> Generator[str]:
     """Where DuckDB finds a file: itself, or a copy while the block runs."""
     if reads(file):
-        budget.charge(file, file.size())
+        if budget.applies(file):
+            budget.charge(file, file.size())
         yield str(file)
         return
     with tempfile.TemporaryDirectory(prefix="lmlab-copy-") as folder:
@@ -126,27 +134,30 @@ def _staged(query: Query, root: Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def _engine(
-    folders: Sequence[str], files: Sequence[str], timeout_s: float, memory_bytes: int
+    folders: Sequence[str], files: Sequence[str], timeout_s: float, share: float, spill: str | None = None
 ) -> "Generator[duckdb.DuckDBPyConnection]":
-    """An instance that reaches these folders and files alone."""
+    """An instance that reaches these folders and files alone; what exceeds its memory goes below `spill`."""
     import duckdb
+
+    if spill:
+        Path(spill).make_folder()
 
     finished = threading.Event()
     settings: dict[str, Any] = {
-        "memory_limit": f"{max(memory_bytes, 128 << 20)}B",
+        "memory_limit": f"{max(_memory_bytes(share), 128 << 20)}B",
         "threads": environ.cpu_count(),
         "python_enable_replacements": False,
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
     }
     with (
-        tempfile.TemporaryDirectory(prefix="lmlab-spill-") as spill,
+        tempfile.TemporaryDirectory(prefix="lmlab-spill-", dir=spill) as temporary,
         duckdb.connect(config=settings) as engine,
     ):
         for bucket in {place.split("/")[2] for place in (*folders, *files) if place.startswith("s3://")}:
             _open_store(engine, bucket)
         inside = ", ".join(text(f"{folder}/") for folder in folders)
-        engine.execute(f"SET temp_directory = {text(spill)}; SET allowed_directories = [{inside}]")
+        engine.execute(f"SET temp_directory = {text(temporary)}; SET allowed_directories = [{inside}]")
         engine.execute(f"SET allowed_paths = [{', '.join(map(text, files))}]")
         engine.execute("SET enable_external_access = false; SET lock_configuration = true")
         watch = threading.Thread(target=_interrupt, args=(engine, finished, timeout_s), daemon=True)
@@ -171,21 +182,30 @@ def _interrupt(engine: "duckdb.DuckDBPyConnection", finished: threading.Event, t
 
 def _open_store(engine: "duckdb.DuckDBPyConnection", bucket: str) -> None:
     """The key of an S3 bucket, and the extension for it from its wheel: nothing is downloaded (T20)."""
+    import duckdb
     import duckdb_extension_httpfs
 
-    found = lab().backend("s3", bucket)
-    keys = _credentials(bucket) or {}
-    folder = pathlib.Path(duckdb_extension_httpfs.__file__).parent
-    (extension,) = folder.glob("extensions/*/httpfs.duckdb_extension")
-    engine.execute(f"LOAD {text(str(extension))}")
-    given = {**keys, "REGION": found.region if found else environ.get("AWS_REGION")}
-    if found and found.endpoint:
-        scheme, _, host = found.endpoint.partition("://")
-        given |= {"ENDPOINT": host, "USE_SSL": str(scheme == "https"), "URL_STYLE": found.addressing}
+    found = lab().backend("s3", bucket) or Backend()
+    scheme, _, host = (found.endpoint or "").rpartition("://")
+    given = {
+        **(_credentials(bucket) or {}),
+        "REGION": found.region or environ.get("AWS_REGION"),
+        "ENDPOINT": host,
+        "USE_SSL": "false" if scheme == "http" else "",
+        "URL_STYLE": "path" if host and found.addressing == "path" else "vhost",
+        "SCOPE": f"s3://{bucket}",
+    }
     options = "".join(f", {name} {text(value)}" for name, value in given.items() if value)
-    # vhost is DuckDB's word for virtual.
-    style = options.replace("'virtual'", "'vhost'")
-    engine.execute(f"CREATE SECRET (TYPE s3, SCOPE {text(f's3://{bucket}')}{style})")
+    wheel = pathlib.Path(duckdb_extension_httpfs.__file__).parent
+    (extension,) = wheel.glob("extensions/*/httpfs.duckdb_extension")
+    try:
+        engine.execute(f"LOAD {text(str(extension))}; CREATE SECRET (TYPE s3{options})")
+    except duckdb.Error:
+        pass
+    else:
+        return
+    # Raised outside of the handler and without DuckDB's text, which quotes the statement with the key.
+    raise ConfigError(f"DuckDB can't use the settings of s3://{bucket}. Correct them in lmlab.toml.")
 
 
 def _credentials(bucket: str) -> dict[str, str | None] | None:
@@ -194,14 +214,10 @@ def _credentials(bucket: str) -> dict[str, str | None] | None:
     if found and found.anonymous:
         return {}
     if found and found.is_pinned:
-        given = {name: getattr(found, name) for name in _KEYS.values()}
+        references = {key: getattr(found, field) for key, (field, _) in _KEYS.items()}
         what = f"s3://{bucket}"
-        return {
-            key: secrets.resolve(given[name], f"{what}, {name}").reveal()
-            for key, name in _KEYS.items()
-            if given[name]
-        }
-    keys = {key: environ.get(variable) for key, variable in _VARIABLES.items()}
+        return {key: secrets.resolve(refs, what).reveal() for key, refs in references.items() if refs}
+    keys = {key: environ.get(variable) for key, (_, variable) in _KEYS.items()}
     return keys if keys["KEY_ID"] else None
 
 
@@ -210,8 +226,6 @@ def _view(engine: "duckdb.DuckDBPyConnection", query: Query, tables: Mapping[str
     for name in query.names & tables.keys():
         engine.register(name, tables[name])
     relation = engine.sql(query.sql)
-    if len(relation.columns) == 0:
-        raise ConfigError("The query has no columns. Select something.")
     relation.create_view("asked")
     names = ", ".join(f"c{i}" for i in range(len(relation.columns)))
     engine.execute(f"CREATE VIEW answer AS FROM asked AS t({names})")

@@ -1,8 +1,8 @@
 """Queries as jobs: a bounded queue before few workers, results kept as files, and a log of what was asked.
 
 The id of a query is a hash of its SQL and of the root's state: the same question finds the answer's file while
-it runs, afterwards, and after a restart. What changes without the catalog (the log, transfers, files that are
-being written) is never answered so.
+it runs, afterwards, and after a restart. What changes without the catalog (the log, transfers, unfinished files)
+is never answered so.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import threading
 import time
 import typing
 from collections import OrderedDict, deque
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,6 +31,7 @@ CONCURRENT, WAITING = 8, 64
 STATES, FILES, KEPT_DAYS = 1024, 256, 7
 SHOWN_ROWS, LONGEST_S = 10_000, 600.0
 LOG_LINES = 10_000
+TABLES = ("artifacts", "edges", "transfers", "queries")
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Queries:
         self.catalog = catalog
         self.folder = scratch(KEPT_DAYS, catalog.root, "queries")
         self.log = Log(catalog.root)
-        self.share_bytes = engine.memory_bytes(0.8 / concurrent)
+        self.share = 0.8 / concurrent
         self._in_place = engine.reads(catalog.root)
         self._pool = ThreadPoolExecutor(concurrent, thread_name_prefix="query")
         self._lock = threading.Lock()
@@ -133,30 +135,32 @@ class Queries:
         if job.rows or not job.row_count or not count:
             return job.rows
         with engine.at_hand(self.file(job)) as place:
-            source = f"FROM read_parquet({engine.text(place)}, hive_partitioning = false)"
-            limits = {"timeout_s": 30.0, "memory_bytes": self.share_bytes}
-            return engine.rows(source, place, offset, min(count, SHOWN_ROWS), **limits)[1]
+            limits = {"timeout_s": 30.0, "share": self.share}
+            return engine.rows(engine.table(place), place, offset, min(count, SHOWN_ROWS), **limits)[1]
 
-    def tables(self, snapshot: Snapshot) -> dict[str, Any]:
-        """The tables of SQL by name, as Arrow."""
+    def tables(self, snapshot: Snapshot, names: Collection[str] = TABLES) -> dict[str, Any]:
+        """The tables of SQL as Arrow; those that grow by themselves only if they are named."""
         if self._tables[0] != snapshot.generation:
-            edges = [Edge(**edge) for row in snapshot.rows for edge in snapshot.lineage(row, 1, 0)["edges"]]
+            sources = snapshot.sources.items()
+            edges = [Edge(a, target, kind) for target, used in sources for a, kind in used.items()]
             found = {"artifacts": arrow(Row, snapshot.rows.values()), "edges": arrow(Edge, edges)}
             self._tables = snapshot.generation, found
-        growing = {"queries": arrow(Logged, self.log.rows())}
-        return (
-            self._tables[1] | growing | {"transfers": arrow(budget.Transfer, budget.rows(self.catalog.root))}
-        )
+        tables = dict(self._tables[1])
+        if "queries" in names:
+            tables["queries"] = arrow(Logged, self.log.rows())
+        if "transfers" in names:
+            tables["transfers"] = arrow(budget.Transfer, budget.rows(self.catalog.root))
+        return tables
 
     def close(self, *, wait: bool = False) -> None:
         """Take no more: wait for all, or drop those that have not begun."""
         self._pool.shutdown(wait=wait, cancel_futures=not wait)
 
     def _work(self, job: Job, ask: Ask, query: Query, snapshot: Snapshot) -> None:
-        limits = {"timeout_s": ask.timeout_s, "memory_bytes": self.share_bytes}
+        limits = {"timeout_s": ask.timeout_s, "share": self.share}
         started = time.monotonic()
         try:
-            tables = self.tables(snapshot)
+            tables = self.tables(snapshot, query.names)
             if ask.explain:
                 plan = engine.explain(query, tables, **limits).splitlines()
                 columns, count = [{"name": "plan", "type": "VARCHAR"}], len(plan)

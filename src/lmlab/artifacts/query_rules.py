@@ -19,6 +19,7 @@ from lmlab.storage import Path, regions
 
 SQL_LENGTH = 100_000
 _PLACE = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
+_FILE = re.compile(r"[/:*?\\]|\.(parquet|csv|tsv|jsonl?|ndjson|txt|db)(\.\w+)?$")
 _ALLOW = re.compile(r"\s*--\s*cross-region:\s*allow\b")
 _READERS = (
     *("read_parquet", "parquet_scan", "parquet_schema", "parquet_metadata", "parquet_file_metadata", "glob"),
@@ -65,7 +66,7 @@ def check(sql: str, snapshot: Snapshot, root: Path, *, in_place: bool) -> Query:
             # DuckDB joins the parts of a name with dots before it looks for a file called so.
             name = ".".join(filter(None, (node[f"{part}_name"] for part in ("catalog", "schema", "table"))))
             names.add(name.lower())
-            paths += [name] if re.search(r"[/:*?\\]", name) else []
+            paths += [name] if _FILE.search(name) else []
     for path in paths:
         _check_path(path, folders)
         if not _ALLOW.match(sql):
@@ -110,7 +111,7 @@ def _arguments(function: dict[str, Any]) -> Iterator[str]:
     if name not in _READERS + _PURE:
         raise ConfigError(f"Queries may not call {name}() as a table, only {', '.join(_READERS + _PURE)}.")
     for argument in function["children"] if name in _READERS else ():
-        if argument["type"] == "COMPARE_EQUAL":
+        if argument["alias"] or argument["type"] == "COMPARE_EQUAL":
             continue  # an option by name
         for item in argument["children"] if argument.get("function_name") == "list_value" else [argument]:
             value = item["value"].get("value") if item["type"] == "VALUE_CONSTANT" else None

@@ -52,7 +52,7 @@ def query(flags: QueryFlags, _fields: list[str]) -> int:
     if flags.csv:
         with tempfile.TemporaryDirectory() as folder, engine.at_hand(queries.file(job)) as place:
             target = LocalPath(folder, "rows.csv")
-            engine.to_csv(place, target, timeout_s=flags.timeout, memory_bytes=queries.share_bytes)
+            engine.to_csv(place, target, timeout_s=flags.timeout, share=0.8)
             sys.stdout.write(target.read_text())
         return 0
     rows = queries.page(job, 0, SHOWN_ROWS)
