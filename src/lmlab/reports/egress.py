@@ -58,10 +58,10 @@ class Egress:
 def egress(
     root: Path, now: float, hours: float = 24.0, threshold_bytes: int = budget.GIB, *, public: bool = False
 ) -> Egress:
-    """The report of the last hours below a root; `public` tells no names and no texts that could hold some."""
+    """The report of the last hours below a root; `public` tells no names, and no texts that may hold some."""
     begin = now - 3600 * hours
     found = [row for row in budget.rows(root, begin) if row.time <= now]
-    hide = _hider({row.user for row in found}) if public else str
+    hide: Callable[[str], str] = _hider({row.user for row in found}) if public else str
     rows = [replace(row, user=hide(row.user), path=hide(row.path)) for row in found]
     reads = [row for row in rows if row.kind == "read"]
     users = sorted((_user(u, reads) for u in {row.user for row in reads}), key=lambda user: -user.bytes)
@@ -86,7 +86,7 @@ def lines(report: Egress) -> list[str]:
     hours = (report.end - report.begin) / 3600
     until = time.strftime("%Y-%m-%d %H:%M", time.localtime(report.end))
     text = [f"{format_bytes(report.total_bytes)} read across regions in the {hours:g} hours until {until}"]
-    text += [f"  {u.user}: {format_bytes(u.bytes)} in {u.transfers} files" for u in report.users]
+    text += [f"  {u.user}: {format_bytes(u.bytes)} in {u.transfers} transfers" for u in report.users]
     for user in report.offenders:
         text.append(f"{user.user} is above {format_bytes(report.threshold_bytes)}. The largest reads:")
         text += [

@@ -197,7 +197,7 @@ class _Ledger:
 
     def _reserve(self, place: "Path", size: int) -> None:
         limit = limit_bytes()
-        if limit != DEFAULT_GIB * GIB and not self._rows:
+        if limit > DEFAULT_GIB * GIB and not self._rows:
             self.add(f"{VARIABLE}={environ.get(VARIABLE)}", "", "", 0, "allowed")
         seen = others = 0
         for attempt in range(_TRIES):

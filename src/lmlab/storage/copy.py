@@ -90,7 +90,7 @@ def download(
     # Another boot starts anew: what the offsets say may not have reached the disk before it.
     identity = f"{source} {target} {stat} {parts} {process.boot_id()}"
     folder = (scratch or _local_scratch("downloads")) / hashlib.sha256(identity.encode()).hexdigest()[:24]
-    with _locked(folder.local), _Parts(folder.local, source, stat, parts, stop) as draft:
+    with locked(folder.local), _Parts(folder.local, source, stat, parts, stop) as draft:
         with budget.prepaid(source, draft.missing):
             run_all(draft.fetch, range(parts), parts, draft.halt)
         is_same = source.stat() == stat
@@ -118,6 +118,44 @@ def copy_file(source: Path, target: Path) -> None:
         passing.remove()
 
 
+def copy_all(source: Path, target: Path) -> dict[str, Stat]:
+    """Copy a file, or all files of a folder into another one; what was copied."""
+    check_ends(source, target)
+    wanted = listing(source)
+    commits_last(lambda name: copy_file(_join(source, name), _join(target, name)), list(wanted))
+    return wanted
+
+
+def move(source: Path, target: Path) -> dict[str, Stat]:
+    """Move a file or a folder: the source goes once all of it has arrived."""
+    check_ends(source, target)
+    if source.is_dir() and target.is_dir():
+        raise ConfigError(f"{target} is there already. Choose a new name, or {target}/ to move into it.")
+    if source.is_local and target.is_local:
+        moved = listing(source)
+        target.parent.make_folder()
+        shutil.move(source, target)
+        return moved
+    moved, arrived = copy_all(source, target), listing(target)
+    lost = [
+        name
+        for name, stat in moved.items()
+        if name not in arrived or arrived[name].size_bytes != stat.size_bytes
+    ]
+    if lost:
+        raise StorageError(
+            f"{lost[0] or target.name} did not arrive whole in {target}, so {source} stays. Try again."
+        )
+    source.remove_tree()
+    return moved
+
+
+def digests(place: Path) -> dict[str, tuple[int, str]]:
+    """Size and sha256 of each file below a folder, dot-files too; for a file itself the one name is empty."""
+    names = list(listing(place))
+    return dict(zip(names, run_all(lambda name: tree.sha256(_join(place, name)), names), strict=True))
+
+
 def copy_hashed(source: Path, target: Path, stop: threading.Event | None = None) -> tuple[int, str]:
     """Copy one file through this process; returns size and sha256 of what was sent."""
     size = source.size()
@@ -138,7 +176,7 @@ def copy_hashed(source: Path, target: Path, stop: threading.Event | None = None)
 
 def verified_copy(source: Path, target: Path) -> Copied:
     """Copy a file or a folder, and hash both ends; what is there already and equal is not sent again."""
-    refuse_overlap(source, target)
+    check_ends(source, target)
     wanted, there = listing(source), listing(target)
 
     def one(name: str) -> tuple[tuple[int, str], bool]:
@@ -155,7 +193,7 @@ def verified_copy(source: Path, target: Path) -> Copied:
             )
         return arrived, False
 
-    done = _commits_last(one, list(wanted))
+    done = commits_last(one, list(wanted))
     digests = {name: digest for name, (digest, _) in done.items()}
     total, present = sum(size for size, _ in digests.values()), sum(found for _, found in done.values())
     return Copied(len(done), total, present, tree.tree_sha256(digests))
@@ -169,7 +207,7 @@ def sync(
     A file is copied if it is missing, differs in size or is newer in the source; with `checksum`, if its
     content differs.
     """
-    refuse_overlap(source, target)
+    check_ends(source, target)
     wanted, there = listing(source), listing(target)
     reasons = {name: _why(wanted[name], there.get(name)) for name in wanted}
     if checksum:
@@ -180,7 +218,7 @@ def sync(
     extra = [Action("delete", n, there[n].size_bytes, "not there") for n in there if n not in wanted]
     if not dry_run:
         names = [action.name for action in copies]
-        _commits_last(lambda name: copy_file(_join(source, name), _join(target, name)), names)
+        commits_last(lambda name: copy_file(_join(source, name), _join(target, name)), names)
         if delete:
             run_all(lambda action: _join(target, action.name).remove(), extra)
     return [*copies, *(extra if delete else [])]
@@ -192,8 +230,10 @@ def listing(place: Path) -> dict[str, Stat]:
     return {"": place.stat()} if not found and not place.is_dir() and place.exists() else found
 
 
-def refuse_overlap(source: Path, target: Path) -> None:
-    """Raise ConfigError for a copy onto itself or into its own folder."""
+def check_ends(source: Path, target: Path) -> None:
+    """Raise ConfigError for a copy onto itself, into its own folder, or to where nothing can be written."""
+    if target.scheme in ("hf", "https", "http"):
+        raise ConfigError(f"{target} can only be read. Copy to a folder, s3:// or gs://.")
     if source == target or f"{target}/".startswith(f"{source}/"):
         where = "itself" if source == target else "a folder inside of it"
         raise ConfigError(f"{source} can't be copied into {where} ({target}). Choose another target.")
@@ -266,7 +306,7 @@ class _Parts:
 
 
 @contextlib.contextmanager
-def _locked(folder: pathlib.Path) -> Generator[None]:
+def locked(folder: pathlib.Path) -> Generator[None]:
     """One process at a time; the lock falls with its process."""
     folder.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as file:
@@ -275,7 +315,7 @@ def _locked(folder: pathlib.Path) -> Generator[None]:
         yield
 
 
-def _commits_last(work: Callable[[str], R], names: Sequence[str]) -> dict[str, R]:
+def commits_last(work: Callable[[str], R], names: Sequence[str]) -> dict[str, R]:
     last = [name for name in names if name.rpartition("/")[2] in COMMITS]
     first = [name for name in names if name not in set(last)]
     return {

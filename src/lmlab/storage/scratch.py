@@ -4,6 +4,7 @@ Buckets expire it by the rules that `lmlab fs lifecycle` prints, local roots by 
 age of each file. Scratch lies in declared places only; a bucket is never guessed from a region.
 """
 
+import os
 import re
 import secrets
 import time
@@ -21,6 +22,8 @@ DAYS = (1, 2, 3, 4, 5, 6, 7, 14, 30)
 FOLDER = "tmp"
 DAY_S = 86_400
 UPLOAD_DAYS = 7
+DRAFT = re.compile(r"\..*\.unfinished$")
+"""How `Path.writer` calls what is not yet the file."""
 
 
 def scratch(days: float, root: Path | None = None, name: str | None = None) -> Path:
@@ -48,6 +51,20 @@ def sweep(root: Path, now: float, *, remove: bool = True) -> list[tuple[Path, in
         path.remove()
         _remove_empty(path.parent, root / FOLDER)
     return expired
+
+
+def sweep_drafts(root: Path, now: float, *, remove: bool = True) -> list[tuple[Path, int]]:
+    """Remove what killed writers left a day ago or earlier below a local root, or only say so."""
+    if not root.is_local:
+        return []
+    found = [
+        Path(f"{folder}/{name}") for folder, _, names in os.walk(root) for name in names if DRAFT.match(name)
+    ]
+    stats = [(path, path.stat()) for path in found]
+    old = [(path, stat.size_bytes) for path, stat in stats if stat.modified < now - DAY_S]
+    for path, _ in old if remove else ():
+        path.remove()
+    return old
 
 
 def lifecycle(root: Path) -> dict[str, Any]:
