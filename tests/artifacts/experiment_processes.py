@@ -24,7 +24,7 @@ handles = {
         "sum", [sample_steps.overlap("o", diary, 0.1), number("n", 2, diary=diary)], diary=diary
     ),
 }
-timing = Timing(beat_s=0.2, stale_s=1.5, poll_s=0.02) if "--fast" in sys.argv else Timing(poll_s=0.02)
+timing = Timing(beat_s=0.3, stale_s=4.0, poll_s=0.02) if "--fast" in sys.argv else Timing(poll_s=0.02)
 graph = collect([handles[what]()], Versions("2026.12.01"))
 report = execute(make_plan(graph, Path(root)), Path(root), Options(timing=timing, stop_grace_s=2.0))
 record = report.record(graph.targets[0])

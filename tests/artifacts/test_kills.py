@@ -13,9 +13,18 @@ import pytest
 from lmlab.artifacts import claims, history, records
 from lmlab.core import process
 from lmlab.storage import Path
+from services.places import declare_root
 
 V = "2026.12.01"
 SCRIPT = LocalPath(__file__).with_name("experiment_processes.py")
+on_each_store = pytest.mark.parametrize("root", ["local", "s3", "gcs"], indirect=True)
+
+
+@pytest.fixture
+def root(request, tmp_path, monkeypatch) -> Path:
+    kind = getattr(request, "param", "local")
+    endpoint = "" if kind == "local" else request.getfixturevalue(f"{kind}_endpoint")
+    return declare_root(kind, endpoint, tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -63,6 +72,7 @@ def test_kill_9_of_the_runner_kills_its_steps_and_what_they_started(start, diary
     until(lambda: all(is_gone(pid) for pid in pids(diary)))
 
 
+@on_each_store
 def test_after_kill_9_the_same_command_resumes_and_repeats_nothing(start, root, diary):
     runner = start("chain")
     until(lambda: counted(root) >= 5)
@@ -127,19 +137,36 @@ def test_a_step_that_does_not_stop_is_killed_after_its_grace(start, diary):
 
 
 @pytest.mark.slow
+@on_each_store
 def test_a_frozen_owner_is_taken_over_and_its_zombie_neither_commits_nor_computes_on(start, root, diary):
     frozen = start("count", "--fast")
     until(lambda: counted(root) >= 2)
     os.kill(frozen.pid, signal.SIGSTOP)
     winner = start("count", "--fast")
-    until(lambda: claims.newest(root / "count" / V) == 2, 10)
+    until(lambda: claims.newest(root / "count" / V) == 2, 15)
     owner = claims.read_owner(root / "count" / V, 2)
     os.kill(frozen.pid, signal.SIGCONT)
+    continued = time.monotonic()
     out, _ = winner.communicate(timeout=30)
     told, _ = frozen.communicate(timeout=15)
     assert "ClaimLost" in told or "took over" in told or told.split()[-1] == owner.token
     assert out == f"40 {owner.token}\n"
+    assert time.monotonic() - continued < 15
     assert records.load(root / "count" / V).epoch == owner.token
+
+
+@pytest.mark.slow
+@on_each_store
+def test_the_step_of_a_frozen_runner_ends_before_another_begins(start, root, diary):
+    frozen = start("slow", "--fast")
+    until(lambda: len(pids(diary)) == 2)
+    os.kill(frozen.pid, signal.SIGSTOP)
+    start("slow", "--fast")
+    until(lambda: len(pids(diary)) == 4, 15)
+    assert [is_gone(pid) for pid in pids(diary)] == [True, True, False, False]
+    os.kill(frozen.pid, signal.SIGCONT)
+    told, _ = frozen.communicate(timeout=15)
+    assert (frozen.returncode, "Another process took over this artifact" in told) == (1, True)
 
 
 def race(start: Callable[..., subprocess.Popen], diary: LocalPath) -> None:
@@ -150,11 +177,14 @@ def race(start: Callable[..., subprocess.Popen], diary: LocalPath) -> None:
     assert sorted(diary.read_text().splitlines()) == sorted(["+ o", "- o", f"n@{V}", f"sum@{V}"])
 
 
-def test_five_processes_run_one_experiment_and_every_step_runs_once(start, diary):
+@on_each_store
+@pytest.mark.parametrize("_repeat", range(2))
+def test_five_processes_run_one_experiment_and_every_step_runs_once(start, root, diary, _repeat):
     race(start, diary)
 
 
 @pytest.mark.slow
+@on_each_store
 @pytest.mark.parametrize("_repeat", range(20))
-def test_five_processes_again_and_again(start, diary, _repeat):
+def test_five_processes_again_and_again(start, root, diary, _repeat):
     race(start, diary)

@@ -190,7 +190,7 @@ class _Listener:
     def _end_if_told(self) -> Failure | None:
         if self.job.claim.is_lost():
             process.kill_group(self.child, grace_s=_LOST_GRACE_S)
-            return Failure("lost", "Another process took over this artifact, or may, so its step was ended.")
+            return self._died()
         if self.control.killing.is_set():
             return Failure("stopped", "stopped at once", exit_code=130)
         if self.control.stopping.is_set():
@@ -206,6 +206,8 @@ class _Listener:
 
     def _died(self) -> Failure:
         code = self.child.wait()
+        if self.job.claim.is_lost():
+            return Failure("lost", "Another process took over this artifact, or may, so its step was ended.")
         if self.control.stopping.is_set():
             return Failure("stopped", "stopped on request, before it could save anything", exit_code=130)
         tail = self.job.spool.end(4_000).decode(errors="replace")
