@@ -207,3 +207,9 @@ def test_reading_a_bucket_of_another_region_is_charged_and_clipped(any_root, tmp
     monkeypatch.setenv("LMLAB_TRANSFER_BUDGET_GIB", "0.0000001")
     with pytest.raises(BudgetExceeded):
         place.read_bytes()
+
+
+def test_a_large_read_is_on_record_even_if_its_process_is_killed_while_reading(far, here):
+    script = f"{CHARGE}\nimport os\nos.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", script, str(far), str(GIB)], check=False)
+    assert [row.bytes for row in budget.rows(here)] == [GIB]

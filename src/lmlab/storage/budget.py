@@ -39,7 +39,7 @@ _TRIES = 6
 
 @dataclass(frozen=True)
 class Transfer:
-    """What one process read of one file across regions, or one explicit permission."""
+    """What one process read of one file across regions within an hour, or one explicit permission."""
 
     time: float
     """Of the last read, in seconds since 1970."""
@@ -173,7 +173,8 @@ class _Ledger:
         self._folder, self._run, self._user = folder, run, environ.get("LMLAB_USER") or provenance.login()
         self._path = folder / f"{platform.node()}-{os.getpid()}-{secrets.token_hex(4)}.json"
         self._reserved = self._spent = 0
-        self._rows: dict[str, Transfer] = {}
+        self._rows: dict[tuple[str, int], Transfer] = {}
+        self._others: dict[Path, tuple[str, int]] = {}
         self.is_ahead = False
         """Whether rows are only in memory."""
 
@@ -183,11 +184,15 @@ class _Ledger:
         self._spent += size
         here = regions.current()
         self.add(str(place), here.region_of(str(place)) or "", here.own or "outside", size, "read")
+        if size >= _BLOCK:
+            self.write()
 
     def add(self, path: str, source: str, target: str, size: int, kind: str) -> None:
         now = time.time()
-        row = self._rows.get(path) or Transfer(now, self._user, self._run, source, target, path, 0, kind)
-        self._rows[path] = replace(row, time=now, bytes=row.bytes + size)
+        # By hour, so that a report of one day does not count what a long process read before.
+        key = (path, int(now // 3600))
+        row = self._rows.get(key) or Transfer(now, self._user, self._run, source, target, path, 0, kind)
+        self._rows[key] = replace(row, time=now, bytes=row.bytes + size)
         self.is_ahead = True
 
     def write(self) -> None:
@@ -221,7 +226,10 @@ class _Ledger:
         """Reserve so much in all; returns what the run's other processes hold after that."""
         self._reserved = amount
         self.write()
-        return sum(_read(path).reserved for path in self._folder.list() if path != self._path)
+        for path, stat in self._folder.children():
+            if stat and path != self._path and self._others.get(path, ("", 0))[0] != stat.etag:
+                self._others[path] = (stat.etag, _read(path).reserved)
+        return sum(reserved for _, reserved in self._others.values())
 
 
 def _ledger() -> _Ledger:
