@@ -24,6 +24,15 @@ def run_body(step: Step[Any, Any], out: Out, arguments: dict[str, Any]) -> Produ
 
     The files of a gang are hashed when all of its ranks are done.
     """
+    if not step.local_files or out.path.is_local:
+        return _run(step, out, arguments)
+    from lmlab.artifacts import staging
+
+    with staging.staged(out, resumes=step.resumes) as here:
+        return _run(step, here, staging.brought(arguments))
+
+
+def _run(step: Step[Any, Any], out: Out, arguments: dict[str, Any]) -> Produced:
     result = step.body(out, **arguments)
     declared = step.result_type
     if not isinstance(result, declared):

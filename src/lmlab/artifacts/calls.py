@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, get_args, overload
 
-from lmlab.artifacts.handles import A, Artifact, handle, is_placed
+from lmlab.artifacts.handles import A, Artifact, handle, is_placed, root_of
 from lmlab.core.errors import ArtifactError, ConfigError
 from lmlab.core.resources import Resources
 from lmlab.storage import Path
@@ -42,6 +42,7 @@ class Attempt:
     last: tuple[str, float] = ("", 0.0)
     rank: int = 0
     ranks: int = 1
+    root: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,11 @@ class Out:
     def address(self) -> str:
         """`name@version`."""
         return f"{self.name}@{self.version}"
+
+    @property
+    def root(self) -> Path:
+        """The root below which artifacts live: for reading the records of others, never for writing."""
+        return self._attempt.root or root_of(self.path, self.name)
 
     @property
     def attempt(self) -> int:
@@ -124,11 +130,13 @@ class Step(Generic[P, A]):
         *,
         inline: bool = False,
         resumes: bool = False,
+        local_files: bool = False,
         check: Callable[..., object] | None = None,
     ) -> None:
         self.body = body
         self.inline = inline
         self.resumes = resumes
+        self.local_files = local_files
         self.check = check
         functools.update_wrapper(self, body)
         if "." in body.__qualname__:
@@ -225,7 +233,11 @@ def step(body: Callable[Concatenate[Out, P], A], /) -> Step[P, A]: ...
 
 @overload
 def step(
-    *, inline: bool = False, resumes: bool = False, check: Callable[..., object] | None = None
+    *,
+    inline: bool = False,
+    resumes: bool = False,
+    local_files: bool = False,
+    check: Callable[..., object] | None = None,
 ) -> Callable[[Callable[Concatenate[Out, P], A]], Step[P, A]]: ...
 
 
@@ -235,12 +247,15 @@ def step(
     *,
     inline: bool = False,
     resumes: bool = False,
+    local_files: bool = False,
     check: Callable[..., object] | None = None,
 ) -> Any:
     """Make a step of `def f(out: Out, …) -> SomeArtifact`; its call becomes `f(name, …) -> SomeArtifact`.
 
     `inline` runs it in the runner's process (for light work: it can't be killed). `resumes` lets it find in
     `out.path` what a dead attempt with the same recipe left; any other step starts in an empty folder.
+    `local_files` is for bodies whose libraries open files themselves: where the root is an object store,
+    inputs and output are folders of this machine (see `staging`); any other step reads and writes by `Path`.
     `check` gets the arguments when the step is called, so that what can't work is refused before any work.
 
     >>> @step
@@ -250,8 +265,8 @@ def step(
     <demo/count@2026.12.01>
     """
     if body is not None:
-        return Step(body, inline=inline, resumes=resumes, check=check)
-    return functools.partial(Step, inline=inline, resumes=resumes, check=check)
+        return Step(body)
+    return functools.partial(Step, inline=inline, resumes=resumes, local_files=local_files, check=check)
 
 
 def _adopt(out: Out, source: str, config: Any) -> Artifact:

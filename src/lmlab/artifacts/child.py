@@ -117,8 +117,8 @@ def _prepare(start: Start) -> None:
     install_if_asked()
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(number)
 
 
 if __name__ == "__main__":

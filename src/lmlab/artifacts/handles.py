@@ -122,6 +122,20 @@ class Artifact:
         return call
 
 
+def moved(artifact: A, path: Path) -> A:
+    """The same built artifact, its files read from another place."""
+    made = object.__new__(type(artifact))
+    made.__dict__.update(artifact.__dict__, _lmlab_place=Place(path, artifact.name, artifact.version))
+    return made
+
+
+def root_of(folder: Path, name: str) -> Path:
+    """The root below which an artifact's folder `{root}/{name}/{version}` lies."""
+    for _ in range(len(name.split("/")) + 1):
+        folder = folder.parent
+    return folder
+
+
 class Part(Artifact):
     """One folder of an artifact (`docs["train"]`), usable wherever the artifact is: same name and version."""
 

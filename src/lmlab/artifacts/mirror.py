@@ -81,6 +81,16 @@ def copy_artifact(found: Found, target: Path, *, lost: threading.Event) -> None:
         (target / records.FILES).write_bytes(listed)
 
 
+def is_whole(folder: Path, record: Record) -> bool:
+    """Whether a folder holds this record and as many files and bytes as it says."""
+    standing = records.load(folder)
+    sizes = _sizes(folder) if standing is not None and standing.epoch == record.epoch else {}
+    return standing is not None and (len(sizes), sum(sizes.values())) == (
+        record.files.count,
+        record.files.bytes,
+    )
+
+
 def _sizes(folder: Path) -> dict[str, int]:
     return {n: stat.size_bytes for n, stat in copy.listing(folder).items() if not n.startswith(".")}
 

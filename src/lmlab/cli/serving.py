@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from lmlab.artifacts import history
+from lmlab.artifacts import Artifact, history, records
 from lmlab.core.errors import ConfigError
 from lmlab.storage import choose_root
 
@@ -97,8 +97,9 @@ def _model(given: str, root: str | None) -> tuple[LocalPath, str]:
     found = history.entry(choose_root(root), given)
     if found.record is None:
         raise ConfigError(f"{found.address} is not built ({found.state}), so there is no model to load.")
-    path = found.record.source or found.folder.local
-    return LocalPath(path), found.name
+    from lmlab.artifacts.staging import bring
+
+    return bring(records.open_artifact(found.record, Artifact, found.folder)).path.local, found.name
 
 
 def _say(line: str) -> None:

@@ -45,7 +45,7 @@ class Corpus(Artifact):
     """Names of the domains; each has training and held-out text."""
 
 
-@step
+@step(local_files=True)
 def fetch(out: Out, sources: tuple[Source, ...]) -> Raw:
     """Download the pinned archives, or take them from the cache, and write manifest.json beside them.
 
@@ -57,7 +57,7 @@ def fetch(out: Out, sources: tuple[Source, ...]) -> Raw:
     return Raw(archives=len(archives), size_bytes=sum(entry["bytes"] for entry in archives))
 
 
-@step
+@step(local_files=True)
 def extract(out: Out, raw: Raw, min_bytes: int = 80, workers: RunOnly[int] = 2) -> Documents:
     """Render the members of all archives as documents, each archive in one streaming pass.
 
@@ -72,7 +72,7 @@ def extract(out: Out, raw: Raw, min_bytes: int = 80, workers: RunOnly[int] = 2) 
     return Documents(documents=stage.documents_out, size_bytes=stage.bytes_out)
 
 
-@step
+@step(local_files=True)
 def curate(
     out: Out,
     documents: Artifact,

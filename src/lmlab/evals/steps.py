@@ -22,7 +22,7 @@ class Evaluation(Artifact):
     """Macro bits per byte of every other column."""
 
 
-@step
+@step(local_files=True)
 def evaluate(
     out: Out,
     run: Trained,

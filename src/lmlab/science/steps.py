@@ -219,10 +219,7 @@ def _started(out: Out, run: str) -> str | None:
     version = version or out.version
     if is_mutable(version):
         return None
-    root = out.path
-    for _ in range(len(out.name.split("/")) + 1):
-        root = root.parent
-    attempts = newest(root / name / version)
+    attempts = newest(out.root / name / version)
     return f"{name}@{version}, attempt {attempts}" if attempts else None
 
 

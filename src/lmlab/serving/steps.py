@@ -28,7 +28,7 @@ class Samples(Artifact):
     """Tokens over the time from the first request to the last answer, one request at a time."""
 
 
-@step
+@step(local_files=True)
 def sample(
     out: Out,
     model: Exported,

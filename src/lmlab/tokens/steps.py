@@ -47,7 +47,7 @@ def _check_sizes(vocab: int, sample_bytes: int, alpha: float, **_others: object)
         )
 
 
-@step(check=_check_sizes)
+@step(local_files=True, check=_check_sizes)
 def train_tokenizer(
     out: Out, documents: Artifact, vocab: int = 8192, sample_bytes: int = 16_000_000, alpha: float = 0.3
 ) -> Tokenizer:
@@ -61,7 +61,7 @@ def train_tokenizer(
     return Tokenizer(vocab=trained.get_vocab_size(), eos_id=end_of_text_id(trained))
 
 
-@step
+@step(local_files=True)
 def tokenize(out: Out, documents: Artifact, tokenizer: Tokenizer, workers: RunOnly[int] = 2) -> TokenStore:
     """Encode every document, in order, into a token store sharded by domain; `workers` are threads."""
     from lmlab.tokens.tokenizer import end_of_text_id, load_tokenizer

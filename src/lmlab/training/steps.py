@@ -85,7 +85,7 @@ class Exported(Artifact):
     """One digest of the whole folder."""
 
 
-@step(resumes=True)
+@step(resumes=True, local_files=True)
 def train(out: Out, run: Run) -> Trained:
     """Train a model; the same step goes on from its newest checkpoint when it was stopped."""
     from lmlab.training.loop import fit
@@ -111,7 +111,7 @@ def rungs_of(run: Run, hidden: tuple[int, ...], steps: tuple[int, ...] | None = 
     return [_rung(run, width, length) for width, length in zip(hidden, lengths, strict=True)]
 
 
-@step(resumes=True, check=rungs_of)
+@step(resumes=True, local_files=True, check=rungs_of)
 def ladder(out: Out, run: Run, hidden: tuple[int, ...], steps: tuple[int, ...] | None = None) -> Ladder:
     """Train `run` at smaller widths, one after the other, on the same text and tokenizer.
 
@@ -135,7 +135,7 @@ def ladder(out: Out, run: Run, hidden: tuple[int, ...], steps: tuple[int, ...] |
     return Ladder(rungs=tuple(rungs))
 
 
-@step
+@step(local_files=True)
 def export(out: Out, run: Trained, tokenizer: Tokenizer) -> Exported:
     """Write a trained model as a Hugging Face folder, the pending router bias applied."""
     from lmlab.models.hf import export_folder
