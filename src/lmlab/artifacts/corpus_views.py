@@ -79,7 +79,9 @@ class Leaderboard:
 
 def _domains(root: Path, row: Row) -> list[Answer]:
     data = (root / row.name / row.version / STAGES).read_if_present()
-    domains = msgspec.json.decode(data).get("domains", []) if data else []
+    told = msgspec.json.decode(data) if data else {}
+    domains, stages = told.get("domains", []), told.get("stages", [])
+    lost = sum(one["documents_in"] - one["documents_out"] for one in stages if one["stage"] != "holdout")
     total = sum(domain["train_bytes"] for domain in domains) or 1
     return [
         {
@@ -88,6 +90,7 @@ def _domains(root: Path, row: Row) -> list[Answer]:
             "documents": domain["train_documents"],
             "bytes": domain["train_bytes"],
             "share": domain["train_bytes"] / total,
+            "rejected_share": lost / (stages[0]["documents_in"] or 1) if stages else None,
             "holdout_documents": domain["holdout_documents"],
             "holdout_bytes": domain["holdout_bytes"],
         }
