@@ -1,10 +1,14 @@
-"""Steps that do nothing, so that only the runner is measured: B1, B2, B3 and B8 of the orchestration spec.
+"""Steps that do nothing, so that only the runner is measured: B1, B2, B3, B5, B8 and B9 of the spec.
 
 B1: 100 inline steps and one that joins them, in an empty root. B2: the same graph again, all 100 leaves
 asked for. B3: importing what an experiment imports. B8: planning 10,000 steps. The peer is Marin's
 StepRunner, run by the interpreter named in LMLAB_PEER_MARIN on the same graph in a local folder, at the best
 concurrency found (8, 32 and 128 were tried). Seconds are wall-clock, the best of the runs, because the peer
 waits more than it computes; CPU seconds stand beside.
+
+B5: B1 on two S3 emulators (they take most of the time), and how many requests one of its steps costs. B9: from
+kill -9 of an owner on another machine to the next claim, where claims go stale after 2 s. spawned: a step in a
+process of its own. None of these has a peer that was run.
 """
 
 import argparse
@@ -13,14 +17,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path as LocalPath
 from resource import RUSAGE_CHILDREN, getrusage
 from typing import Any
 
-from lmlab.artifacts import Artifact, Out, step
+from lmlab.artifacts import Artifact, Out, claims, step
 from lmlab.artifacts.graph import collect
 from lmlab.artifacts.identity import Versions
 from lmlab.artifacts.plan import make_plan
@@ -29,7 +35,22 @@ from lmlab.core import environ
 from lmlab.storage import Path
 
 LEAVES, PLANNED, RUNS, PEER_CONCURRENT = 100, 10_000, 5, 32
+SPAWNED, STALE_S = 5, 2.0
+TESTS = str(LocalPath(__file__).parents[1] / "tests")
 
+# An owner that seems to be on another machine, and beats until it is killed.
+OWNER = """
+import sys, threading, time
+from lmlab.artifacts import claims
+from lmlab.storage import Path
+claims._scope = lambda: "another machine"
+timing = claims.Timing(beat_s=0.2, stale_s=float(sys.argv[2]))
+claim = claims.acquire(Path(sys.argv[1]), {}, is_done=lambda: False, timing=timing,
+                       stopping=threading.Event(), waiting=None)
+claims.Keeper(timing).add(claim)
+print("beating", flush=True)
+time.sleep(60)
+"""
 
 # What the peer's interpreter runs: prints best wall and CPU seconds of B1 and B2, and the value of the join.
 PEER = """
@@ -105,13 +126,23 @@ def main() -> None:
         ours["B2"] = measure(lambda _run: build(scratch / "fresh-0", value))
         ours["B3"] = measure_import("from lmlab import step, experiment")
         ours["B8"] = measure(lambda _run: plan_many())
+        ours["spawned"] = measure(lambda run: build_spawned(scratch / f"spawned-{run}"), parts=SPAWNED)
+        ours["B9"] = take_over(scratch / "owner")
+        ours.update(on_emulators(scratch, value))
     finally:
         shutil.rmtree(scratch)
     for name, cost in ours.items():
         show(name, cost, peer.get(name), same_work=peer.get("value") == value, as_json=as_json)
 
 
-def build(root: LocalPath, expected: int) -> None:
+@step
+def alone(out: Out, after: list[Artifact]) -> Number:
+    """Nothing, in a process of its own."""
+    assert out.name
+    return Number(len(after))
+
+
+def build(root: LocalPath | Path, expected: int) -> None:
     """Describe, plan and run the graph below a root; every leaf is asked for."""
     leaves = [leaf(f"leaf/{i}", i) for i in range(LEAVES)]
     last = join("join", leaves)
@@ -132,13 +163,70 @@ def plan_many() -> None:
     assert len(plan.to_build) == PLANNED
 
 
-def measure(work: Callable[[int], None]) -> Cost:
-    """Best cost of RUNS runs in this process."""
+def build_spawned(root: LocalPath) -> None:
+    """A chain of steps that each run in a process; their module must be one that a process can import."""
+    last = import_module("artifacts").alone("alone/0", [])
+    for i in range(1, SPAWNED):
+        last = import_module("artifacts").alone(f"alone/{i}", [last])
+    report = execute(make_plan(collect(last, Versions("2026.12.01")), Path(root)), Path(root))
+    assert len(report.endings) == SPAWNED
+    assert report.exit_code == 0
+
+
+def take_over(folder: LocalPath) -> Cost:
+    """From the kill of an owner that beats to the claim of what it held."""
+    command = [sys.executable, "-c", OWNER, str(folder), str(STALE_S)]
+    timing, stopping = claims.Timing(beat_s=0.2, stale_s=STALE_S), threading.Event()
+    watch = claims.Watch(timing)
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        owner.stdout.readline()
+        threading.Timer(0.5, owner.kill).start()
+        owner.wait()
+        cpu, wall = time.process_time(), time.perf_counter()
+        claim = claims.acquire(
+            Path(folder),
+            {},
+            is_done=lambda: False,
+            timing=timing,
+            stopping=stopping,
+            waiting=lambda _owner: None,
+            watch=watch,
+        )
+        assert claim is not None
+        assert claim.number == 2
+        return Cost(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def on_emulators(scratch: LocalPath, expected: int) -> dict[str, Cost]:
+    """B5 on the S3 servers that the tests use, and the requests of one step as a proxy counts them."""
+    sys.path.insert(0, TESTS)
+    import pytest
+
+    from services.fault_proxy import Faults
+    from services.places import declare_root, make_bucket
+    from services.starting import service
+
+    found: dict[str, Cost] = {}
+    for kind, module in (("s3", "moto_s3"), ("ministack", "ministack_s3")):
+        with service(module) as server, pytest.MonkeyPatch.context() as patch:
+            make_bucket(server)
+            root = declare_root(kind, server, scratch, patch)
+            found[f"B5-{module}"] = measure(lambda run, root=root: build(root / str(run), expected))
+            with service("fault_proxy", server) as counted:
+                build(declare_root(kind, counted, scratch, patch), expected)
+                seen = [path for _, path in Faults(counted).seen() if ".state" not in path]
+            found[f"B5-{module}-requests"] = Cost(len(seen) / (LEAVES + 1), 0.0)
+    return found
+
+
+def measure(work: Callable[[int], None], parts: int = 1) -> Cost:
+    """Best cost of RUNS runs in this process, of one of the equal `parts` of each."""
     costs = []
     for run in range(RUNS):
         cpu, wall = time.process_time(), time.perf_counter()
         work(run)
-        costs.append(Cost(time.perf_counter() - wall, time.process_time() - cpu))
+        costs.append(Cost((time.perf_counter() - wall) / parts, (time.process_time() - cpu) / parts))
     return min(costs)
 
 
@@ -176,7 +264,7 @@ def show(name: str, ours: Cost, peer: Cost | None, *, same_work: bool, as_json: 
         "peer": None if peer is None else round(peer.wall_s, 4),
         "peer_name": None if peer is None else f"marin StepRunner, max_concurrent={PEER_CONCURRENT}",
         "ratio": None if peer is None else round(peer.wall_s / ours.wall_s, 1),
-        "unit": "s",
+        "unit": "requests" if name.endswith("requests") else "s",
         "better": "lower",
         "same_work": same_work if peer else None,
         "runs": RUNS,
