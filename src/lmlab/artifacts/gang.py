@@ -8,20 +8,20 @@ import os
 import queue
 import socket
 import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import IO, Protocol
 
-from lmlab.artifacts import records
+from lmlab.artifacts import failures, records
 from lmlab.artifacts.body import Produced
 from lmlab.artifacts.failures import Failure
 from lmlab.artifacts.launch import Control, Job, Watchdog, run_in_process
-from lmlab.storage import Path
 
-TICK_S = 0.05
-Ended = dict[int, Produced | Failure]
-"""How the ranks ended, in that order."""
+_TICK_S = 0.05
+_DRAIN_S = 5.0
+Inbox = queue.SimpleQueue[tuple[int, Produced | Failure]]
+"""How ranks end, as they do."""
 
 
 class Gang(Protocol):
@@ -37,29 +37,23 @@ class Here:
 
     def run(self, job: Job, tasks: int, control: Control, watchdog: Watchdog) -> Produced | Failure:
         """Run the body on every rank; rank 0's result, or why the first rank failed."""
-        address, abort = free_address("127.0.0.1"), threading.Event()
+        address, abort, inbox = free_address("127.0.0.1"), threading.Event(), Inbox()
         own = Control(control.stopping, abort, control.stop_grace_s)
         job = replace(job, cpu=max(1, job.cpu // tasks))
 
-        def one(rank: int) -> tuple[int, Produced | Failure]:
+        def one(rank: int) -> None:
             mine = of_rank(job, rank, tasks, address)
             if rank == 0:
-                return rank, run_in_process(mine, own, watchdog)
+                inbox.put((rank, run_rank(mine, own, watchdog)))
+                return
             with Lines(lambda line: append(job, rank, line)) as lines:
-                return rank, run_in_process(replace(mine, spool=lines, status=unheard), own, watchdog)
+                end = run_rank(replace(mine, spool=lines, status=unheard), own, watchdog)
+            inbox.put((rank, end))
 
-        ended: Ended = {}
         with ThreadPoolExecutor(tasks, thread_name_prefix="rank") as pool:
-            results: queue.SimpleQueue[Future[tuple[int, Produced | Failure]]] = queue.SimpleQueue()
             for rank in range(tasks):
-                pool.submit(one, rank).add_done_callback(results.put)
-            while len(ended) < tasks:
-                with contextlib.suppress(queue.Empty):
-                    rank, end = results.get(timeout=TICK_S).result()
-                    ended[rank] = end
-                if is_broken(ended, control):
-                    abort.set()
-        return outcome(ended, job.task.path)
+                pool.submit(one, rank)
+            return gather(inbox, of_rank(job, 0, tasks, address), control, abort)
 
 
 class Lines:
@@ -81,7 +75,8 @@ class Lines:
 
     def __exit__(self, *_exc: object) -> None:
         self.file.close()
-        self._thread.join()
+        # A daemon that the step left behind may hold the pipe open for ever.
+        self._thread.join(_DRAIN_S)
 
     def _pump(self, read_fd: int) -> None:
         with os.fdopen(read_fd, "rb") as lines:
@@ -96,24 +91,37 @@ def of_rank(job: Job, rank: int, ranks: int, address: str) -> Job:
     return replace(job, task=replace(job.task, rank=rank, ranks=ranks), environment=place)
 
 
-def is_broken(ended: Ended, control: Control) -> bool:
-    """Whether the others must end: a rank failed, or somebody is in a hurry. On Ctrl-C all may save first."""
-    asked = control.stopping.is_set()
-    failed = [
-        end for end in ended.values() if isinstance(end, Failure) and not (asked and end.kind == "stopped")
-    ]
-    return control.killing.is_set() or bool(failed)
+def run_rank(job: Job, control: Control, watchdog: Watchdog) -> Produced | Failure:
+    """Run the body in a process of its own; what goes wrong around it is a failure of the rank too."""
+    try:
+        return run_in_process(job, control, watchdog)
+    except Exception as error:  # noqa: BLE001 - the rank's boundary: the others wait for its end
+        return failures.from_exception(error)
 
 
-def outcome(ended: Mapping[int, Produced | Failure], path: Path) -> Produced | Failure:
-    """The first failure in time, else rank 0's result with the files of all ranks."""
-    failed = [(rank, end) for rank, end in ended.items() if isinstance(end, Failure)]
+def gather(
+    inbox: Inbox, job: Job, control: Control, abort: threading.Event, tell: Callable[[], None] = lambda: None
+) -> Produced | Failure:
+    """Wait for all ranks; a failure ends the others. Rank 0's result with the files of all, or why not."""
+    ended: dict[int, Produced | Failure] = {}
+    failed: list[tuple[int, Failure]] = []
+    while len(ended) < job.task.ranks:
+        with contextlib.suppress(queue.Empty):
+            rank, end = inbox.get(timeout=_TICK_S)
+            if isinstance(end, Failure) and rank not in ended:
+                failed.append((rank, end))
+            ended.setdefault(rank, end)
+        # On Ctrl-C every rank may save what it has.
+        asked = control.stopping.is_set()
+        if control.killing.is_set() or any(not asked or end.kind != "stopped" for _, end in failed):
+            abort.set()
+        tell()
     if failed:
         rank, first = min(failed, key=lambda one: one[1].kind == "stopped")
         return replace(first, cause=f"rank {rank}: {first.cause}" if rank else first.cause)
-    mine = ended[0]
-    assert isinstance(mine, Produced)
-    return replace(mine, files=records.seal(path))
+    result = ended[0]
+    assert isinstance(result, Produced)
+    return replace(result, files=records.seal(job.task.path))
 
 
 def append(job: Job, rank: int, line: bytes) -> None:

@@ -17,29 +17,20 @@ from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
-from lmlab.artifacts import failures, records
+from lmlab.artifacts import records
 from lmlab.artifacts.body import Produced
 from lmlab.artifacts.child import Task
 from lmlab.artifacts.claims import Claim, Timing
 from lmlab.artifacts.failures import Failure
-from lmlab.artifacts.gang import (
-    TICK_S,
-    Ended,
-    Lines,
-    append,
-    free_address,
-    is_broken,
-    of_rank,
-    outcome,
-    unheard,
-)
-from lmlab.artifacts.launch import Control, Job, Watchdog, run_in_process
+from lmlab.artifacts.gang import Inbox, Lines, append, free_address, gather, of_rank, run_rank, unheard
+from lmlab.artifacts.launch import Control, Job, Watchdog
 from lmlab.artifacts.plan import Plan
 from lmlab.core import environ
 from lmlab.core.errors import ConfigError, HostError, LmlabError
 from lmlab.storage import Path
 
 _TOKEN = "LMLAB_GANG_TOKEN"  # noqa: S105 - the variable's name
+_TICK_S = 0.05
 _BEAT_S = 2.0
 _SILENCE_S = 60.0
 _JOIN_S = 300.0
@@ -110,21 +101,21 @@ class _Peer:
             threading.Thread(target=work, name=f"gang-{rank}", daemon=True).start()
 
     def send(self, message: _Message) -> None:
-        """A peer that can't be reached is noticed by reading."""
-        with self._lock, contextlib.suppress(OSError):
-            self._link.send(message)
+        """To the peer, if it is still there."""
+        try:
+            with self._lock:
+                self._link.send(message)
+        except OSError:  # also half a message to a frozen peer: what follows could not be read
+            self._lose()
 
     def _read(self) -> None:
-        try:
+        with contextlib.suppress(OSError, EOFError):
             bye = None
             while bye is None:
                 message: _Message = self._link.recv()
                 self._heard, bye = time.monotonic(), message.bye
                 self._hear(self.rank, message)
-        except (OSError, EOFError):
-            return
-        finally:
-            self._lose()
+        self._lose()
 
     def _beat(self) -> None:
         while not self.is_gone:
@@ -143,10 +134,10 @@ class Leader:
     """Rank 0. Entering it gathers the others; leaving it waits until they have heard that it is over."""
 
     def __init__(self, member: Member) -> None:
-        self._member, self._round, self._told = member, 0, (False, False)
+        self._member, self._round = member, 0
         self._job: Job | None = None
         self._peers: dict[int, _Peer] = {}
-        self._inbox: queue.SimpleQueue[tuple[int, _Message | None]] = queue.SimpleQueue()
+        self._inbox = Inbox()
         self._lock, self._closed = threading.Lock(), threading.Event()
         self.exit_code = 1
         """What the followers will return."""
@@ -158,7 +149,7 @@ class Leader:
             place = "{}:{}".format(*self._member.address)
             raise HostError(f"--gang: rank 0 can't listen at LMLAB_COORDINATOR={place} ({error}).") from error
         threading.Thread(target=self._accept, args=(server,), daemon=True).start()
-        if not self._wait(lambda: len(self._peers) == self._member.size - 1, _JOIN_S):
+        if not _wait(lambda: len(self._peers) == self._member.size - 1, _JOIN_S):
             missing = sorted(set(range(1, self._member.size)) - set(self._peers))
             raise HostError(f"--gang: ranks {missing} did not come within {_JOIN_S:.0f} s. See their output.")
         return self
@@ -167,7 +158,7 @@ class Leader:
         if isinstance(error, LmlabError):
             self.exit_code = error.exit_code
         self._tell(_Message(bye=self.exit_code))
-        self._wait(lambda: all(peer.is_gone for peer in self._peers.values()), _SILENCE_S)
+        _wait(lambda: all(peer.is_gone for peer in self._peers.values()), _SILENCE_S)
         self._closed.set()
 
     def check(self, plan: Plan) -> None:
@@ -190,43 +181,33 @@ class Leader:
         """One round: the body on every rank; rank 0's result, or why the first rank failed."""
         address, abort = free_address(self._member.address[0]), threading.Event()
         own = Control(control.stopping, abort, control.stop_grace_s)
+        mine, told = of_rank(job, 0, tasks, address), [(False, False)]
+
+        def tell() -> None:
+            now = (control.stopping.is_set(), abort.is_set())
+            if now != told[-1]:
+                told.append(now)
+                self._tell(_Message(self._round, stop=now[0], abort=now[1]))
+
         with self._lock, ThreadPoolExecutor(1) as pool:
-            self._round, self._job = self._round + 1, job
-            ended: Ended = {rank: _left() for rank, peer in self._peers.items() if peer.is_gone}
-            try:
-                self._tell(_Message(self._round, (job.task, job.cpu, job.root), address))
-                mine = pool.submit(run_in_process, of_rank(job, 0, tasks, address), own, watchdog)
-                while len(ended) < tasks:
-                    with contextlib.suppress(queue.Empty):
-                        self._take(*self._inbox.get(timeout=TICK_S), ended)
-                    if mine.done():
-                        ended.setdefault(0, mine.result())
-                    if is_broken(ended, control):
-                        abort.set()
-                    self._pass_on(stop=control.stopping.is_set(), abort=abort.is_set())
-            finally:
-                abort.set()
-                self._pass_on(stop=False, abort=len(ended) < tasks)
-        return outcome(ended, job.task.path)
-
-    def _take(self, rank: int, message: _Message | None, ended: Ended) -> None:
-        if message is None:
-            ended.setdefault(rank, _left())
-        elif message.round == self._round:
-            ended.setdefault(rank, message.failure or Produced("", {}, records.Files(0, 0, None)))
-
-    def _pass_on(self, *, stop: bool, abort: bool) -> None:
-        if (stop, abort) != self._told:
-            self._told = (stop, abort)
-            self._tell(_Message(self._round, stop=stop, abort=abort))
+            self._round, self._job, self._inbox = self._round + 1, job, Inbox()
+            for peer in self._peers.values():
+                if peer.is_gone:
+                    self._hear(peer.rank, None)
+            self._tell(_Message(self._round, (job.task, job.cpu, job.root), address))
+            pool.submit(lambda: self._inbox.put((0, run_rank(mine, own, watchdog))))
+            return gather(self._inbox, mine, control, abort, tell)
 
     def _tell(self, message: _Message) -> None:
         for peer in self._peers.values():
             peer.send(message)
 
     def _hear(self, rank: int, message: _Message | None) -> None:
-        if message is None or message.done:
-            self._inbox.put((rank, message))
+        if message is None:
+            gone = f"It has left the gang: its process ended, or was silent for {_SILENCE_S:.0f} s."
+            self._inbox.put((rank, Failure("failed", gone)))
+        elif message.done and message.round == self._round:
+            self._inbox.put((rank, message.failure or Produced("", {}, records.Files(0, 0, None))))
         elif message.output and self._job is not None:
             append(self._job, rank, message.output)
 
@@ -248,12 +229,6 @@ class Leader:
                 link.close()
             else:
                 self._peers[rank] = _Peer(rank, link, self._hear)
-
-    def _wait(self, is_over: Callable[[], bool], limit_s: float) -> bool:
-        deadline = time.monotonic() + limit_s
-        while not is_over() and time.monotonic() < deadline:
-            time.sleep(TICK_S)
-        return is_over()
 
 
 class Follower:
@@ -294,13 +269,10 @@ class Follower:
     def _run(self, message: _Message, peer: _Peer, watchdog: Watchdog) -> None:
         assert message.job is not None
         task, cpu, root = message.job
-        try:
-            with Lines(lambda line: peer.send(_Message(output=line))) as lines:
-                job = Job(task, cpu, root, lines, self._claim, unheard)
-                mine = of_rank(job, self._member.rank, self._member.size, message.address)
-                end = run_in_process(mine, self._control, watchdog)
-        except Exception as error:  # noqa: BLE001 - the rank's boundary: the leader hears of every end
-            end = failures.from_exception(error)
+        with Lines(lambda line: peer.send(_Message(output=line))) as lines:
+            job = Job(task, cpu, root, lines, self._claim, unheard)
+            mine = of_rank(job, self._member.rank, self._member.size, message.address)
+            end = run_rank(mine, self._control, watchdog)
         failure = end if isinstance(end, Failure) else None
         peer.send(_Message(message.round, done=True, failure=failure))
 
@@ -323,13 +295,14 @@ class Follower:
                 if time.monotonic() > deadline:
                     place = "{}:{}".format(*self._member.address)
                     raise HostError(f"--gang: no leader at LMLAB_COORDINATOR={place} ({error}).") from error
-            time.sleep(TICK_S)
+            time.sleep(_TICK_S)
 
 
-def _left() -> Failure:
-    return Failure(
-        "failed", f"It has left the gang: its process ended, or was silent for {_SILENCE_S:.0f} s."
-    )
+def _wait(is_over: Callable[[], bool], limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    while not is_over() and time.monotonic() < deadline:
+        time.sleep(_TICK_S)
+    return is_over()
 
 
 def _link(end: socket.socket) -> Connection:
