@@ -141,6 +141,26 @@ def test_an_empty_word_is_no_path(call):
     assert "takes PATH, not ''" in err
 
 
+def test_a_hub_and_a_web_server_are_read_like_folders(fs, call, hub, any_root, tmp_path):
+    with (tmp_path / "lmlab.toml").open("a") as file:
+        file.write(f'[backends."hf://"]\nendpoint = "{hub}"\nallow_http = true\n')
+        file.write('[backends."http://"]\nallow_http = true\n')
+    corpus, web = "hf://datasets/acme/corpus", f"{hub}/datasets/acme/corpus/resolve/main"
+    assert [line.split()[-1] for line in fs("ls", corpus)] == ["README.md", "data/"]
+    assert fs("cat", f"{web}/README.md") == ["# made up"]
+    fs("cp", corpus, any_root / "corpus", "--verify")
+    assert fs("verify", corpus, any_root / "corpus")[0].startswith("equal: 12 files")
+    fs("cp", f"{web}/data/large.bin", f"{any_root}/one/")
+    assert (any_root / "one" / "large.bin").size() == 102_400
+    for words, message in (
+        (("mv", corpus, any_root), "can't be moved"),
+        (("rm", corpus, "--yes"), "only be read"),
+    ):
+        code, _, err = call("fs", *words)
+        assert code
+        assert message in err
+
+
 # -- gc --------------------------------------------------------------------------------------------
 
 

@@ -274,7 +274,9 @@ def _ends(flags: FsFlags) -> tuple[Path, Path]:
     """Source and target of a copy; a folder as target takes a file in."""
     source, text = _there(flags.paths[0]), flags.paths[1]
     target = Path(text)
-    if text.endswith("/") or (target.scheme != "hf" and target.is_dir() and not source.is_dir()):
+    if text.endswith("/") or (
+        target.scheme not in copy.READ_ONLY and target.is_dir() and not source.is_dir()
+    ):
         target = target / source.name
     copy.check_ends(source, target)
     return source, target

@@ -28,6 +28,7 @@ from lmlab.storage.scratch import scratch as scratch_place
 
 COMMITS = (".artifact.json", "done.json", "MANIFEST.json", "manifest.json", "ledger.json")
 """Files whose presence says that the others are whole."""
+READ_ONLY = ("hf", "https", "http")
 _BLOCK = 4 << 20
 _LARGE = 32 << 20
 """From this size on a file comes in parts."""
@@ -129,6 +130,8 @@ def copy_all(source: Path, target: Path) -> dict[str, Stat]:
 def move(source: Path, target: Path) -> dict[str, Stat]:
     """Move a file or a folder: the source goes once all of it has arrived."""
     check_ends(source, target)
+    if source.scheme in READ_ONLY:
+        raise ConfigError(f"{source} can only be read, so it can't be moved. Copy it (lmlab fs cp).")
     if source.is_dir() and target.is_dir():
         raise ConfigError(f"{target} is there already. Choose a new name, or {target}/ to move into it.")
     if source.is_local and target.is_local:
@@ -232,7 +235,7 @@ def listing(place: Path) -> dict[str, Stat]:
 
 def check_ends(source: Path, target: Path) -> None:
     """Raise ConfigError for a copy onto itself, into its own folder, or to where nothing can be written."""
-    if target.scheme in ("hf", "https", "http"):
+    if target.scheme in READ_ONLY:
         raise ConfigError(f"{target} can only be read. Copy to a folder, s3:// or gs://.")
     if source == target or f"{target}/".startswith(f"{source}/"):
         where = "itself" if source == target else "a folder inside of it"
