@@ -14,9 +14,9 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
-from obstore.exceptions import PreconditionError
+import msgspec
+from obstore.exceptions import GenericError, PreconditionError
 
-from lmlab.core import environ
 from lmlab.core.errors import ConfigError, StorageError
 from lmlab.storage import secrets
 from lmlab.storage.lab import Backend, Limits
@@ -39,8 +39,9 @@ class Hub:
                 "such as hf://datasets/owner/name/file."
             )
         self._scheme, self._bucket, self._limits = scheme, bucket, limits
-        self._base = (given.endpoint or environ.get("HF_ENDPOINT") or PUBLIC).rstrip("/")
-        self._token = self._find_token(given)
+        self._base = (given.endpoint or PUBLIC).rstrip("/")
+        what = f"{scheme}://{bucket}, token"
+        self._token = secrets.resolve(given.token, what) if given.token else None
         # Without compression, so that lengths are the file's.
         headers = {"Accept-Encoding": "identity", "User-Agent": "lmlab"}
         if self._token:
@@ -103,8 +104,13 @@ class Hub:
                 if "EntryNotFound" in str(error):
                     return
                 raise
-            rows = httpx.Response(200, content=b"".join(self.blocks(answer, key))).json()
-            yield [(_entry(row, f"{top}/{row['path']}"), row["type"] == "directory") for row in rows]
+            try:
+                rows = msgspec.json.decode(b"".join(self.blocks(answer, key)), type=list[_Row])
+            except msgspec.DecodeError as error:
+                raise StorageError(
+                    f"{url} is not what a hub answers ({error}). Correct its endpoint."
+                ) from error
+            yield [(row.entry(top), row.type == "directory") for row in rows]
             url = answer.links.get("next", {}).get("url")
 
     def blocks(self, response: httpx.Response, key: str) -> Iterator[bytes]:
@@ -154,6 +160,8 @@ class Hub:
                 else f'Refer to one: token = ["env:HF_TOKEN"] under [backends."{where}"] in lmlab.toml.'
             )
             return StorageError(f"{self._place(key)} needs a token with access ({status}{why}). {help_}")
+        if status == 416:
+            return GenericError("416 Range Not Satisfiable")
         if status == 404:
             return FileNotFoundError(f"{self._place(key)}{why}")
         return StorageError(f"{self._place(key)} could not be read: the server answers {status}{why}.")
@@ -162,12 +170,6 @@ class Hub:
         return StorageError(
             f"{self._place(key)} could not be read: {reason}. Try again later, or raise [limits]."
         )
-
-    def _find_token(self, given: Backend) -> secrets.Secret | None:
-        references = given.token
-        if not references and self._scheme == "hf" and not given.anonymous and environ.get("HF_TOKEN"):
-            references = ("env:HF_TOKEN",)
-        return secrets.resolve(references, f"{self._scheme}://{self._bucket}, token") if references else None
 
     def _file(self, key: str) -> str:
         if self._scheme != "hf":
@@ -188,6 +190,24 @@ class Hub:
         return f"{self._scheme}://{self._bucket}/{key}"
 
 
+class _Large(msgspec.Struct):
+    oid: str
+
+
+class _Row(msgspec.Struct):
+    """What the hub tells of one file or folder."""
+
+    type: str
+    path: str
+    size: int = 0
+    oid: str = ""
+    lfs: _Large | None = None
+
+    def entry(self, top: str) -> dict[str, Any]:
+        version = self.lfs.oid if self.lfs else self.oid
+        return {"path": f"{top}/{self.path}", "size": self.size, "last_modified": _NEVER, "e_tag": version}
+
+
 class Answer:
     """A file whose head has come; as obstore's."""
 
@@ -203,7 +223,8 @@ class Answer:
     def stream(self, min_chunk_size: int = 0) -> Iterator[bytes]:
         """The bytes, in blocks as the server sends them (`min_chunk_size` is obstore's)."""
         assert min_chunk_size >= 0
-        return self._hub.blocks(self._response, self._key)
+        # A generator: it keeps this answer, whose end closes the response.
+        yield from self._hub.blocks(self._response, self._key)
 
     def bytes(self) -> bytes:
         """All of them."""
@@ -211,11 +232,6 @@ class Answer:
 
     def __del__(self) -> None:
         self._response.close()
-
-
-def _entry(row: dict[str, Any], path: str) -> dict[str, Any]:
-    version = row.get("lfs", {}).get("oid") or row.get("oid", "")
-    return {"path": path, "size": row.get("size", 0), "last_modified": _NEVER, "e_tag": version}
 
 
 def _first(answer: httpx.Response, name: str) -> str | None:

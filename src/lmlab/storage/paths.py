@@ -233,7 +233,7 @@ class Path:
             except PreconditionError:
                 pass
             except BaseError as error:
-                if "416" in str(error):
+                if "416 Range Not Satisfiable" in str(error):
                     return b""
                 raise
         raise StorageError(f"{self} was replaced while it was being read. Read it again from its start.")
@@ -375,10 +375,7 @@ class Path:
                 shutil.copyfile(self._key, draft)
         elif self.is_local:
             stores.put(other._to_write, other._key, self.local, str(other))
-        elif (self._scheme, self._bucket) == (
-            other._scheme,
-            other._bucket,
-        ) and self.size() <= _COPIED_AT_ONCE:
+        elif self._is_beside(other) and other._to_write and self.size() <= _COPIED_AT_ONCE:
             with self._failures("copied"):
                 obstore.copy(self._to_write, self._key, other._key)
         else:
@@ -448,6 +445,9 @@ class Path:
                 f"{self} can only be read. Copy it into a root (lmlab fs cp), and change it there."
             )
         return self._client
+
+    def _is_beside(self, other: "Path") -> bool:
+        return (self._scheme, self._bucket) == (other._scheme, other._bucket)
 
     def _at(self, key: str) -> "Path":
         path = object.__new__(Path)

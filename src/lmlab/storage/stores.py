@@ -63,7 +63,12 @@ def open_store(scheme: str, bucket: str, tries: int | None = None) -> Any:
         return _memory(bucket)
     here = labs.lab()
     limits = replace(here.limits, tries=tries) if tries else here.limits
-    return _remote(scheme, bucket, here.backend(scheme, bucket), limits)
+    backend = here.backend(scheme, bucket) or labs.Backend()
+    if scheme == "hf":
+        backend = replace(backend, endpoint=backend.endpoint or environ.get("HF_ENDPOINT"))
+        if not backend.is_pinned and environ.get("HF_TOKEN"):
+            backend = replace(backend, token=("env:HF_TOKEN",))
+    return _remote(scheme, bucket, backend, limits)
 
 
 @functools.cache
@@ -72,8 +77,7 @@ def _memory(_bucket: str) -> MemoryStore:
 
 
 @functools.lru_cache(maxsize=256)
-def _remote(scheme: str, bucket: str, backend: labs.Backend | None, limits: labs.Limits) -> Any:
-    given = backend or labs.Backend()
+def _remote(scheme: str, bucket: str, given: labs.Backend, limits: labs.Limits) -> Any:
     if scheme in ("hf", "https", "http"):
         from lmlab.storage.hub import Hub
 
@@ -284,13 +288,17 @@ def translate(error: Exception, place: str, verb: str) -> LmlabError:
             "Move the file, or choose another --root."
         )
     bucket = rest.partition("/")[0]
-    if "NoSuchBucket" in text:
+    if "<Code>NoSuchBucket" in text:
         return StorageError(
             f"{place} can't be {verb}: there is no bucket {bucket}. Make it first, or correct it."
         )
     if number == errno.ENOENT or isinstance(error, FileNotFoundError):
         return StorageError(f"{place} does not exist, so it can't be {verb}. Check the path.")
-    if re.search(r"169\.254\.|metadata\.google|token request|credential", text) and scheme in ("s3", "gs"):
+    # The start of a URL, not any part of the text: a file may be named credentials.json.
+    if re.search(r"performing (token request|\w+ http://(169\.254\.|metadata\.))", text) and scheme in (
+        "s3",
+        "gs",
+    ):
         return StorageError(f"{place} could not be {verb}. {_credentials_hint(scheme, bucket)}")
     if "HTTP error" in text:
         tries = re.search(r"after (\d+) retries", text)
