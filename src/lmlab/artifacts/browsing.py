@@ -194,7 +194,7 @@ def number(asked: Asked, name: str, default: int) -> int:
 
 
 def _words(row: Row) -> str:
-    return f"{row.address} {row.state} {row.step} {row.result_type} {row.user}".lower()
+    return " ".join(filter(None, (row.address, row.state, row.step, row.result_type, row.user))).lower()
 
 
 def _table(file: Path, offset: int, count: int) -> Answer:

@@ -8,28 +8,24 @@ import contextlib
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import msgspec
 
-from lmlab.artifacts import claims, history, records
+from lmlab.artifacts import history, records
 from lmlab.artifacts.claims import Timing
 from lmlab.artifacts.history import Entry
 from lmlab.artifacts.identity import split_address
 from lmlab.artifacts.records import Record
 from lmlab.core.errors import ArtifactError, ConfigError, StorageError
 from lmlab.storage import Path
-from lmlab.storage.scratch import FOLDER as TEMPORARY
 
 FOLDER = ".catalog"
 INDEX = "index.msgpack"
-_THREADS = 32
 """Requests at the same time to an object store."""
-Spread = Callable[..., Iterable[Any]]
 
 
 class Row(msgspec.Struct, array_like=True, frozen=True, gc=False, kw_only=True):
@@ -151,12 +147,12 @@ class Catalog:
 
     def refresh(self) -> Snapshot:
         """Look at the root and keep what is new: one look at the folder of each artifact."""
-        with self._lock, ThreadPoolExecutor(_THREADS) as pool:
+        with self._lock:
             known = self.snapshot.rows
-            # Threads cost more than they bring where a look takes microseconds.
-            spread: Spread = map if self.root.is_local else pool.map
-            folders = sorted(_folders(self.root, spread))
-            found = [row for row in spread(lambda one: self._look(one[0], one[1], known), folders) if row]
+            looks = records.spread(
+                self.root, lambda one: self._look(one[0], one[1], known), history.folders(self.root)
+            )
+            found = [row for row in looks if row]
             rows = {row.address: row for row in found}
             if rows != known:
                 self.snapshot = Snapshot(rows)
@@ -259,22 +255,6 @@ def _handles(config: Any) -> Iterator[str]:
         with contextlib.suppress(ConfigError):
             split_address(address := f"{name}@{rest.partition('/')[0]}")
             yield address
-
-
-def _folders(root: Path, spread: Spread) -> Iterator[tuple[Path, str]]:
-    """Folders that hold a record or claims, with the record's etag, and no look into their data (T22)."""
-    level = [root]
-    while level:
-        below: list[Path] = []
-        for folder, children in zip(level, spread(Path.children, level), strict=True):
-            stats = {child.name: stat for child, stat in children}
-            record = stats.get(records.RECORD)
-            if record is not None or claims.FOLDER in stats:
-                yield folder, record.etag if record else ""
-                continue
-            inner = [c for c, stat in children if stat is None and not c.name.startswith(".")]
-            below += [child for child in inner if (folder, child.name) != (root, TEMPORARY)]
-        level = below
 
 
 def _read_index(root: Path) -> dict[str, Row]:
