@@ -3,6 +3,7 @@
 import csv
 import html.parser
 import io
+import time
 from urllib.parse import urljoin, urlsplit
 
 import pytest
@@ -27,6 +28,7 @@ class Links(html.parser.HTMLParser):
         self.scripts += [name for name in given if name.startswith("on") or name == "style"]
 
 
+@pytest.mark.slow
 def test_every_link_of_every_page_works_below_a_proxied_path(site):
     pending, seen = [f"{PREFIX}/"], set()
     while pending and len(seen) < 160:
@@ -190,8 +192,8 @@ def test_a_report_is_shown_apart_and_its_links_lead_to_pages(site):
         ("/artifact/%2e%2e/%2e%2e/etc@dev", 404),
         ("/artifact/web/none@2026.01.01", 404),
         ("/report/web/corpus/2026.12.02/..%2fstages.html", 404),
-        (f"/artifact/{CORPUS}?tab=files&path=../..", 400),
-        (f"/artifact/{CORPUS}?tab=files&file=../../x", 400),
+        (f"/artifact/{CORPUS}?tab=files&path=../..", 404),
+        (f"/artifact/{CORPUS}?tab=files&file=../../x", 404),
         (f"/artifact/{CORPUS}?tab=files&offset=-1&path=train", 200),
         ("/artifacts?page=x&sort=", 200),
         ("/artifacts?sort=password", 400),
@@ -218,5 +220,7 @@ def test_empty_places_say_how_to_fill_them(tmp_path, serve):
     with serve(tmp_path / "empty") as site:
         assert "lmlab run experiments/quickstart.py" in site.settled("/").text
         assert "lmlab run EXP.py" in site.get("/artifacts").text
-        assert "curate(" in site.get("/corpora").text
+        while "being counted" in (corpora := site.get("/corpora").text):
+            time.sleep(0.05)
+        assert "curate(" in corpora
         assert "Nobody read from another region" in site.get("/egress").text

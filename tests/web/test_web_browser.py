@@ -11,6 +11,7 @@ PAGES = (
     f"/artifact/{CORPUS}",
     f"/lineage/{CORPUS}?show={CORPUS}",
     f"/corpus/{CORPUS}",
+    "/corpora",
     "/egress",
 )
 

@@ -80,8 +80,11 @@ async def one(service: Service, request: Request) -> Facts:
         path, file = request.query_params.get("path", ""), request.query_params.get("file")
         offset, inside = number(request, "offset", 0), f"{path}/{file}" if path else file
         asked = {"path": inside, "offset": offset, "count": PREVIEW_ROWS}
-        preview = service.later(service.get(f"/preview/{address}", **asked)) if file else None
         listed = await service.get(f"/files/{address}", path=path)
+        names = [one["name"] for one in listed["files"]] if file else listed["files"] + listed["folders"]
+        if (file and file not in names) or (path and not names):
+            raise ServiceError(404, f"{address} has no file {inside or path!r}. Its page lists what it has.")
+        preview = service.later(service.get(f"/preview/{address}", **asked)) if file else None
         facts |= {"listing": listed, "file": file, "offset": offset, "step": PREVIEW_ROWS}
         facts["preview"] = lambda: preview
     elif tab == "log":

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import httpx
 
 CONNECT_S, TOTAL_S, POLL_S = 2.0, 40.0, 0.02
+MOST_ROWS = 100
 
 
 class ServiceError(Exception):
@@ -42,12 +43,13 @@ class Service:
             return {"error": error.message, "found": None}
 
     async def query(self, sql: str, timeout_s: float = 30, wait_s: float = 0.25, user: str = "") -> Any:
-        """Run a SELECT: its result, or its state `running` if that is not there after `wait_s`."""
+        """Run a SELECT: its first rows, or its state `running` if that is not there after `wait_s`."""
         asked = await self.fetch(
             "POST", "/query", json={"sql": sql, "timeout_s": timeout_s}, headers={"X-Lmlab-User": user}
         )
+        result = f"/result/{asked.json()['id']}"
         deadline = time.monotonic() + wait_s
-        while (found := await self.get(f"/result/{asked.json()['id']}"))["state"] == "running":
+        while (found := await self.get(result, count=MOST_ROWS))["state"] == "running":
             if time.monotonic() > deadline:
                 break
             await asyncio.sleep(POLL_S)

@@ -1,7 +1,8 @@
 """Where the nodes of a lineage graph stand: layers from inputs to users, few crossings, no overlaps.
 
 The layered method of Sugiyama: longest path gives the layer, barycentres the order in it, and long edges
-pass through slots of their own. Pure; a cycle (a `dev` input rebuilt from its user) is drawn, not refused.
+pass through slots, shared by those of one source. Pure; a cycle (a `dev` input rebuilt from its user) is
+drawn, not refused.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +12,7 @@ from statistics import fmean
 
 NODE_WIDTH, NODE_HEIGHT = 212, 46
 GAP_X, GAP_Y = 48, 18
-SLOT = 10
+SLOT = -4  # of height: with the gap, lines run 14 apart
 SWEEPS = 8
 
 Edge = tuple[str, str]
@@ -42,10 +43,10 @@ def neighbourhood(focus: str, edges: Sequence[Edge], up: int, down: int) -> dict
 def draw(nodes: Sequence[str], edges: Sequence[Edge]) -> Drawing:
     """Place `nodes` so that no two overlap and edges run from left to right (except along a cycle)."""
     rank = ranks(nodes, edges)
-    chains = [_chain(number, edge, rank) for number, edge in enumerate(edges)]
-    links = [link for chain in chains for link in pairwise(chain)]
+    chains = [_chain(edge, rank) for edge in edges]
+    links = list(dict.fromkeys(link for chain in chains for link in pairwise(chain)))
     before, after = _before(links), _after(links)
-    heights = {slot: NODE_HEIGHT if "/" not in slot[:1] else SLOT for slot in rank}
+    heights = {slot: SLOT if slot.startswith("/") else NODE_HEIGHT for slot in rank}
     layers: list[list[str]] = [[] for _ in range(max(rank.values(), default=-1) + 1)]
     for slot, layer in rank.items():
         layers[layer].append(slot)
@@ -59,7 +60,9 @@ def draw(nodes: Sequence[str], edges: Sequence[Edge]) -> Drawing:
     for ordered, beside in sweeps:
         for layer in ordered:
             wanted = [fmean([middles[s] for s in beside.get(slot) or [slot]]) for slot in layer]
-            middles.update(zip(layer, _spaced(wanted, [heights[slot] for slot in layer]), strict=True))
+            middles.update(
+                zip(layer, _spaced(wanted, [heights[slot] + GAP_Y for slot in layer]), strict=True)
+            )
     least = min((middles[slot] - heights[slot] / 2 for slot in rank), default=0)
     middles = {slot: middle - least for slot, middle in middles.items()}
     lefts = {slot: layer * (NODE_WIDTH + GAP_X) for slot, layer in rank.items()}
@@ -103,10 +106,10 @@ def _after(edges: Iterable[Edge]) -> Beside:
     return found
 
 
-def _chain(number: int, edge: Edge, rank: dict[str, int]) -> list[str]:
-    """An edge's ends, with a slot of its own (ranked here) in each layer that it passes."""
+def _chain(edge: Edge, rank: dict[str, int]) -> list[str]:
+    """An edge's ends, with its source's slot (ranked here) in each layer that it passes."""
     source, target = edge
-    slots = {f"/{number}/{layer}": layer for layer in range(rank[source] + 1, rank[target])}
+    slots = {f"/{layer}/{source}": layer for layer in range(rank[source] + 1, rank[target])}
     rank |= slots
     return [source, *slots, target]
 
@@ -115,7 +118,7 @@ def _spaced(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
     """Middles as close to `wanted` as their order and their heights allow, on average."""
     placed: list[float] = []
     for index, want in enumerate(wanted):
-        room = (heights[index - 1] + heights[index]) / 2 + GAP_Y
+        room = (heights[index - 1] + heights[index]) / 2
         placed.append(max(want, placed[-1] + room) if placed else want)
     shift = fmean(want - place for want, place in zip(wanted, placed, strict=True))
     return [place + shift for place in placed]

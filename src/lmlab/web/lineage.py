@@ -10,7 +10,7 @@ from lmlab.web.client import Service, ServiceError
 from lmlab.web.layout import NODE_HEIGHT, NODE_WIDTH, Edge, draw, neighbourhood
 
 MOST_NODES, MOST_HOPS = 120, 50
-SAMPLE_ROWS, SAMPLE_DEPTH = 3, 4
+SAMPLE_ROWS, MOST_FOLDERS = 3, 12
 
 
 async def graph(service: Service, request: Request) -> Facts:
@@ -63,15 +63,20 @@ async def _panel(service: Service, address: str | None) -> Facts | None:
 
 
 async def _sample(service: Service, address: str) -> Facts | None:
-    """The first rows of the first file that can be read, nearest to the top, tables before text."""
-    folders = [("", 0)]
-    while folders:
-        folder, depth = folders.pop(0)
+    """The first rows of its first table, largest folders first; without one, of its first readable file."""
+    readable, folders = None, [""]
+    for _ in range(MOST_FOLDERS):
+        if not folders:
+            break
+        folder = folders.pop(0)
         found = await service.get(f"/files/{address}", path=folder)
-        files = [file for file in found["files"] if file["kind"] != "binary"]
-        if files:
-            name = folder + min(files, key=lambda file: file["kind"] != "table")["name"]
-            return await service.get(f"/preview/{address}", path=name, count=SAMPLE_ROWS)
-        if depth < SAMPLE_DEPTH:
-            folders += [(f"{folder}{below['name']}/", depth + 1) for below in found["folders"]]
-    return None
+        tables = [file["name"] for file in found["files"] if file["kind"] == "table"]
+        others = [file["name"] for file in found["files"] if file["kind"] != "binary"]
+        readable = readable or (folder + others[0] if others else None)
+        if tables:
+            readable = folder + tables[0]
+            break
+        folders += [
+            f"{folder}{one['name']}/" for one in sorted(found["folders"], key=lambda one: -one["bytes"])
+        ]
+    return await service.get(f"/preview/{address}", path=readable, count=SAMPLE_ROWS) if readable else None

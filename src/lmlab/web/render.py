@@ -21,7 +21,7 @@ from lmlab.core.units import format_bytes, format_count, format_seconds
 
 ABSENT = "–"
 LATER = Markup("<!-- the rest is being asked for -->")
-_ADDRESS = re.compile(r"[\w./+=-]+@(\d{4}\.\d{2}\.\d{2}[.\d]*|([a-z0-9_-]+-)?dev)")
+_ADDRESS = re.compile(r"([\w./+=-]+@(?:\d{4}\.\d{2}\.\d{2}(?:\.\d+)?|(?:[a-z0-9_-]+-)?dev))(?:/[\w./+=-]+)?")
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
@@ -148,6 +148,7 @@ def _environment() -> Environment:
         fields=_fields,
         name=lambda address: str(address).partition("@")[0],
         version=lambda address: str(address).partition("@")[2],
+        artifact=partial(_ADDRESS.sub, r"\1"),
         path=lambda text: quote(str(text), safe="/@"),
         plain=partial(_ESCAPES.sub, ""),
     )

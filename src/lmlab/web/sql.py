@@ -6,9 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lmlab.web.artifacts import PAGES, Facts, number
-from lmlab.web.client import Service, ServiceError
+from lmlab.web.client import MOST_ROWS, Service, ServiceError
 
-PAGE_ROWS = 100
 TIMEOUTS_S = (10, 30, 120, 600)
 DOWNLOADS = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
 
@@ -26,11 +25,11 @@ async def editor(service: Service, request: Request) -> Facts | Response:
             file = await service.fetch("GET", f"/result/{result['id']}.{form}")
             headers = {"Content-Disposition": f'attachment; filename="result.{form}"'}
             return Response(file.content, media_type=DOWNLOADS[form], headers=headers)
-        page = await service.get(f"/result/{result['id']}", offset=offset, count=PAGE_ROWS)
-        result |= {"rows": page["rows"]}
+        if offset:
+            result = await service.get(f"/result/{result['id']}", offset=offset, count=MOST_ROWS)
     tables, log = await asyncio.gather(service.get("/tables"), service.get("/queries"))
     asked = [row for row in log["rows"] if row["user"] != PAGES]
-    facts = {"sql": sql, "result": result, "offset": offset, "page_rows": PAGE_ROWS, "queries": asked}
+    facts = {"sql": sql, "result": result, "offset": offset, "page_rows": MOST_ROWS, "queries": asked}
     return {**tables, **facts, "timeout_s": timeout_s, "timeouts": TIMEOUTS_S}
 
 
@@ -38,7 +37,7 @@ async def _result(service: Service, sql: str, ident: str, timeout_s: int) -> Fac
     """A query that is known by its id, else the SQL anew: a restarted service forgets what ran."""
     try:
         if ident.isalnum():
-            return await service.get(f"/result/{ident}", count=1)
+            return await service.get(f"/result/{ident}", count=MOST_ROWS)
         return await service.query(sql, timeout_s)
     except ServiceError as error:
         if error.status_code == 404 and ident:
