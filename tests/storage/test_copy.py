@@ -111,6 +111,17 @@ def test_a_source_that_changes_meanwhile_is_refused(faulty_root, tmp_path, monke
     assert not (tmp_path / "y").exists()
 
 
+def test_a_disk_that_is_too_small_is_one_clean_error(any_root, tmp_path):
+    (any_root / "x").write_bytes(noise(1 << 20))
+    limited = f"import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, 1 << 19))\n{DOWNLOAD}"
+    words = [sys.executable, "-c", limited, any_root / "x", tmp_path / "y", tmp_path / "scratch"]
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1].endswith(
+        f"StorageError: {tmp_path}/y could not be written: the disk is full. Free some space, or choose "
+        "another --root."
+    )
+
+
 def test_parts_of_one_source_are_not_taken_for_another_version(any_root, tmp_path):
     scratch, target = Path(tmp_path / "scratch"), tmp_path / "y"
     for size in (1000, 1000):

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from lmlab.core import environ, process
 from lmlab.core.errors import BudgetExceeded, ConfigError, StorageError
-from lmlab.storage import budget, tree
+from lmlab.storage import budget, stores, tree
 from lmlab.storage.paths import Path, Stat
 from lmlab.storage.roots import choose_root
 from lmlab.storage.scratch import scratch as scratch_place
@@ -91,14 +91,17 @@ def download(
     # Another boot starts anew: what the offsets say may not have reached the disk before it.
     identity = f"{source} {target} {stat} {parts} {process.boot_id()}"
     folder = (scratch or _local_scratch("downloads")) / hashlib.sha256(identity.encode()).hexdigest()[:24]
-    with locked(folder.local), _Parts(folder.local, source, stat, parts, stop) as draft:
-        with budget.prepaid(source, draft.missing):
-            run_all(draft.fetch, range(parts), parts, draft.halt)
-        is_same = source.stat() == stat
-        if is_same:
-            with Path(target).writer() as place:
-                shutil.move(draft.path, place)
-        folder.remove_tree()
+    try:
+        with locked(folder.local), _Parts(folder.local, source, stat, parts, stop) as draft:
+            with budget.prepaid(source, draft.missing):
+                run_all(draft.fetch, range(parts), parts, draft.halt)
+            is_same = source.stat() == stat
+            if is_same:
+                with Path(target).writer() as place:
+                    shutil.move(draft.path, place)
+            folder.remove_tree()
+    except OSError as error:
+        raise stores.translate(error, str(target), "written") from error
     if not is_same:
         raise StorageError(
             f"{source} changed while it was downloaded, so its parts don't fit. Fetch it again."
@@ -268,8 +271,10 @@ class _Parts:
         self._bounds = [stat.size_bytes * part // count for part in range(count + 1)]
         self._draft = os.open(self.path, os.O_RDWR | os.O_CREAT)
         self._offsets = os.open(folder / "offsets", os.O_RDWR | os.O_CREAT)
-        os.truncate(self._draft, stat.size_bytes)
         os.truncate(self._offsets, 8 * count)
+        if stat.size_bytes:
+            # A disk that is too small says so now, and not after the last but one part.
+            os.posix_fallocate(self._draft, 0, stat.size_bytes)
 
     def __enter__(self) -> "_Parts":
         return self
