@@ -4,6 +4,7 @@ A `Hub` answers like one of obstore's clients, to reading calls only. Every requ
 what a server refuses (401, 403, 429) is said with the setting that helps.
 """
 
+import atexit
 import itertools
 import re
 import time
@@ -50,6 +51,7 @@ class Hub:
         pool = httpx.Limits(max_connections=limits.connections)
         # A redirect to another host is followed without the token.
         self._http = httpx.Client(timeout=timeout, limits=pool, headers=headers, follow_redirects=True)
+        atexit.register(self._http.close)
 
     def head(self, key: str) -> dict[str, Any]:
         """Size, time and version of a file."""

@@ -136,7 +136,10 @@ def _load(file: pathlib.Path, _modified: int) -> Lab:
             raise ConfigError(f"{key}={table[key]!r} in {file} must be a path or an address in quotes.")
     for key, entry in _entries(table, "backends", file).items():
         _check_backend(key, entry, f"{file}: backends.{key!r}")
-    found: Lab = decode(Lab, {**table, "file": str(file)}, f"{file}:")
+    try:
+        found: Lab = decode(Lab, {**table, "file": str(file)}, "lab")
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {str(error).removeprefix('lab.')}") from None
     below = file.parent
     return Lab(
         file=file,
@@ -164,6 +167,10 @@ def _check_backend(key: str, entry: dict[str, Any], where: str) -> None:
             references = [entry[name]] if isinstance(entry[name], str) else entry[name]
             secrets.check(references, f"{where}.{name}")
             entry[name] = references
+    if ("access_key" in entry) != ("secret_key" in entry) or ("session_token" in entry) > (
+        "secret_key" in entry
+    ):
+        raise ConfigError(f"{where}: access_key and secret_key belong together. Give references to both.")
 
 
 def _absolute(root: str, below: pathlib.Path) -> str:
