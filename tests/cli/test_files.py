@@ -74,6 +74,7 @@ def test_every_subverb_has_json(fs, folder, any_root):
     assert fs("cp", folder, place, "--json") == {"files": 2, "bytes": 2574, "target": str(place)}
     assert [row["kind"] for row in fs("ls", place, "--json")] == ["file", "folder"]
     assert fs("head", place / "a.txt", "--json") == ["one", "two", "three"]
+    assert fs("cat", place / "a.txt", "--json")["text"] == "one\ntwo\nthree\n"
     assert fs("find", place, "*.txt", "--json") == [str(place / "a.txt")]
     assert len(fs("hash", place, "--json")["files"]) == 2
     assert fs("verify", folder, place, "--json") == {"equal": True, "problems": []}
@@ -120,6 +121,8 @@ def test_a_folder_takes_a_file_in_and_a_slash_a_folder(fs, folder, tmp_path):
         ("cp {0} {0}/deep", 2, "can't be copied into a folder inside of it"),
         ("mv {0} {0}/deep/", 2, "can't be copied into a folder inside of it"),
         ("mv {0}/deep {0}", 2, "is there already"),
+        ("mv {0}/deep {0}/a.txt", 3, "a.txt can't be written: a part of that path is a file"),
+        ("cp {0}/deep {0}/a.txt", 3, "a.txt can't be made: a part of that path is a file"),
         ("sync {0} {0}/deep", 2, "can't be copied into a folder inside of it"),
         ("cp {0} https://example.com/x", 2, "https://example.com/x can only be read"),
         ("cat {0}", 2, "is a folder, and this reads one file"),
@@ -132,6 +135,14 @@ def test_mistakes_are_one_line_and_change_nothing(call, folder, words, code, mes
     assert (got, out) == (code, "")
     assert message in err
     assert err.count("\n") == 1
+    assert names(folder) == ["a.txt", "deep/b.bin"]
+
+
+def test_an_empty_source_never_empties_a_target(call, folder, tmp_path):
+    (tmp_path / "empty").mkdir()
+    code, _, err = call("fs", "sync", tmp_path / "empty", folder, "--delete")
+    assert code == 2
+    assert "holds no files, so a sync would empty" in err
     assert names(folder) == ["a.txt", "deep/b.bin"]
 
 

@@ -147,16 +147,21 @@ def _ls(flags: FsFlags) -> Answer:
 
 
 def _cat(flags: FsFlags) -> Answer:
-    for block in _file(flags.paths[0]).chunks():
+    place = _file(flags.paths[0])
+    if flags.json:
+        data = place.read_bytes()
+        return Answer({"path": str(place), "bytes": len(data), "text": data.decode(errors="replace")}, [])
+    for block in place.chunks():
         sys.stdout.buffer.write(block)
-    sys.stdout.buffer.flush()
     return Answer(None, [])
 
 
 def _head(flags: FsFlags) -> Answer:
     with _file(flags.paths[0]).open() as file:
-        lines = [line.decode(errors="replace").rstrip("\n") for line in islice(file, flags.lines)]
-    return Answer(lines, lines)
+        # What has no lines at all is cut after a MiB.
+        lines = islice(iter(lambda: file.readline(1 << 20), b""), flags.lines)
+        text = [line.decode(errors="replace").rstrip("\n") for line in lines]
+    return Answer(text, text)
 
 
 def _stat(flags: FsFlags) -> Answer:

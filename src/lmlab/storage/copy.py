@@ -140,7 +140,10 @@ def move(source: Path, target: Path) -> dict[str, Stat]:
     if source.is_local and target.is_local:
         moved = listing(source)
         target.parent.make_folder()
-        shutil.move(source, target)
+        try:
+            shutil.move(source, target)
+        except OSError as error:
+            raise stores.translate(error, str(target), "written") from error
         return moved
     moved, arrived = copy_all(source, target), listing(target)
     lost = [
@@ -215,6 +218,10 @@ def sync(
     """
     check_ends(source, target)
     wanted, there = listing(source), listing(target)
+    if delete and not wanted:
+        raise ConfigError(
+            f"{source} holds no files, so a sync would empty {target}. Remove it if you mean to."
+        )
     reasons = {name: _why(wanted[name], there.get(name)) for name in wanted}
     if checksum:
         alike = [name for name, why in reasons.items() if why in ("", "newer")]

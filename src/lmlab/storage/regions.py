@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 METADATA = ("metadata.google.internal", "169.254.169.254")
 """Hosts at which Google's and Amazon's clouds tell a machine where it is."""
 LIMIT_S = 2.0
+_DECIDES = ("LMLAB_CONFIG", "LMLAB_REGION", "LMLAB_ROOT")
 _COVERS = {"us": ("us-",), "eu": ("europe-", "eu-"), "asia": ("asia-",)}
 
 
@@ -79,22 +80,22 @@ def regional_roots() -> "list[Path]":
 
 def has_far_folders() -> bool:
     """Whether local folders are declared in other regions, as tests do; asked at every local read."""
-    return _has_far_folders(environ.get("LMLAB_CONFIG"), environ.get("LMLAB_REGION"))
+    return _has_far_folders(*map(environ.get, _DECIDES))
 
 
 @functools.lru_cache(8)
-def _has_far_folders(_config: str | None, _region: str | None) -> bool:
+def _has_far_folders(*_: str | None) -> bool:
     here = current()
     return any("://" not in place and not same_region(there, here.own) for place, there in here.prefixes)
 
 
 def current() -> Map:
     """What holds for this process now; microseconds, as every read asks."""
-    return _map(*map(environ.get, ("LMLAB_CONFIG", "LMLAB_REGION", "LMLAB_ROOT")), os.getcwd())  # noqa: PTH109
+    return _map(os.getcwd(), *map(environ.get, _DECIDES))  # noqa: PTH109
 
 
 @functools.lru_cache(8)
-def _map(_config: str | None, region: str | None, root: str | None, _folder: str) -> Map:
+def _map(_folder: str, _config: str | None, region: str | None, root: str | None) -> Map:
     file = lab()
     places = {key: backend.location for key, backend in file.backends.items() if backend.location}
     places |= {_plain(place): name for name, place in file.roots.items()}
