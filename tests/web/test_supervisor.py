@@ -39,7 +39,7 @@ def test_the_page_server_has_no_credentials_and_the_query_service_has_them(site)
     told = environment(pages)
     assert not [name for name in told if name.startswith(("AWS_", "GOOGLE_", "HF_")) or name == "HOME"]
     assert set(told) <= {
-        *("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LMLAB_CHECK_SHAPES"),
+        *("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", "LC_ALL", "LC_CTYPE", "TZ"),
         *("LMLAB_QUERY_URL", "LMLAB_QUERY_TOKEN"),
     }
 

@@ -100,6 +100,6 @@ def test_sql_runs_from_the_keyboard_and_the_url_holds_it(browser, site):
     page, complaints = opened(browser, site, "/sql")
     page.get_by_label("One SELECT").fill("SELECT 6 * 7 AS answer")
     page.keyboard.press("Control+Enter")
-    page.get_by_role("cell", name="42").wait_for()
+    page.get_by_role("cell", name="42", exact=True).wait_for()
     assert "sql=SELECT+6" in page.url
     assert complaints == []

@@ -60,9 +60,10 @@ def build_app(url: str, token: str, hosts: Sequence[str] = ("*",)) -> ASGIApp:
             facts = await gather(service, request)
             if isinstance(facts, Response):
                 return facts
-            table = request.query_params.get("csv")
-            if table is not None and isinstance(facts.get(table), list):
-                return render.csv_file(table, facts[table])
+            table = request.query_params.get("csv", "")
+            rows = facts.get(table)
+            if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
+                return render.csv_file(table, rows)
             return await render.page(template, request, facts)
 
         return answer

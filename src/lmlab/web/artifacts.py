@@ -10,16 +10,17 @@ from starlette.responses import RedirectResponse, Response
 
 from lmlab.artifacts.identity import split_address
 from lmlab.reports.command import command
-from lmlab.web.client import Service, ServiceError
+from lmlab.web.client import Service, ServiceError, later
 
 PAGES = "pages"
 """The name under which the pages' own queries stand in the log of queries."""
 BAD = "failed,dead,corrupt,stopped"
 PAGE_ROWS, PREVIEW_ROWS, CSV_ROWS = 50, 20, 1000
 # A report's own policy: no script, no request, its styles inside the file; its links may be followed.
-REPORT_POLICY = "sandbox allow-popups; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 DISK = """SELECT result_type, count(*) AS artifacts, sum(files)::BIGINT AS files, sum(bytes)::BIGINT AS bytes
 FROM artifacts WHERE bytes IS NOT NULL GROUP BY result_type ORDER BY bytes DESC"""
+HTML_FILE = re.compile(r"[\w.-]+\.html")
 REPORT = "SELECT content FROM read_text('{{ADDRESS}}/FILE')"
 
 Facts = dict[str, Any]
@@ -41,7 +42,7 @@ def number(request: Request, name: str, default: int, most: int = 10**9) -> int:
 
 async def overview(service: Service, _: Request) -> Facts:
     """What failed first, what runs, what was built last, what takes the space."""
-    disk = asyncio.create_task(service.later(service.query(DISK, wait_s=10, user=PAGES)))
+    disk = later(service.query(DISK, wait_s=10, user=PAGES))
     recent, bad, running = await asyncio.gather(
         service.get("/artifacts", state="built,adopted", sort="-finished", size=12),
         service.get("/artifacts", state=BAD, size=20),
@@ -49,7 +50,7 @@ async def overview(service: Service, _: Request) -> Facts:
     )
     facts = {"states": recent["states"], "total": sum(recent["states"].values()), "bad_total": bad["total"]}
     facts |= {"bad": bad["rows"], "running": running["rows"], "recent": recent["rows"]}
-    return {**facts, "disk": lambda: disk, "disk_sql": DISK}
+    return {**facts, "disk": disk, "disk_sql": DISK}
 
 
 async def listing(service: Service, request: Request) -> Facts:
@@ -84,9 +85,8 @@ async def one(service: Service, request: Request) -> Facts:
         names = [one["name"] for one in listed["files"]] if file else listed["files"] + listed["folders"]
         if (file and file not in names) or (path and not names):
             raise ServiceError(404, f"{address} has no file {inside or path!r}. Its page lists what it has.")
-        preview = service.later(service.get(f"/preview/{address}", **asked)) if file else None
         facts |= {"listing": listed, "file": file, "offset": offset, "step": PREVIEW_ROWS}
-        facts["preview"] = lambda: preview
+        facts["preview"] = later(service.get(f"/preview/{address}", **asked)) if file else None
     elif tab == "log":
         facts["output"] = await service.get(f"/log/{address}", offset=number(request, "offset", 0))
     return facts
@@ -111,18 +111,16 @@ async def report(service: Service, request: Request) -> Response:
     split_address(address := f"{name}@{version}")
     if not file:
         return RedirectResponse("../" * given.count("/") + f"../artifact/{address}", 302)
-    if not re.fullmatch(r"[\w.-]+\.html", file):
+    if not HTML_FILE.fullmatch(file):
         raise ServiceError(404, f"{file} is no HTML file. The page of {address} shows its files.")
-    found = await service.query(
-        REPORT.replace("ADDRESS", address).replace("FILE", file), wait_s=10, user=PAGES
-    )
+    sql = REPORT.replace("ADDRESS", address).replace("FILE", file)
+    found = await service.query(sql, wait_s=10, user=PAGES)
     if not found["rows"]:
         raise ServiceError(404, found["error"] or f"{address} holds no file {file}.")
-    return Response(
-        found["rows"][0][0], headers={"Content-Security-Policy": REPORT_POLICY}, media_type="text/html"
-    )
+    headers = {"Content-Security-Policy": REPORT_POLICY}
+    return Response(found["rows"][0][0], headers=headers, media_type="text/html")
 
 
 def _html_file(record: Facts) -> str | None:
     file = record["result"].get("file")
-    return file if isinstance(file, str) and file.endswith(".html") else None
+    return file if isinstance(file, str) and HTML_FILE.fullmatch(file) else None

@@ -5,13 +5,13 @@ An unreachable service is an error that says so within seconds, never a hang.
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
-CONNECT_S, TOTAL_S, POLL_S = 2.0, 40.0, 0.02
+CONNECT_S, TOTAL_S, POLL_S = 2.0, 25.0, 0.02
 MOST_ROWS = 100
 
 
@@ -34,13 +34,6 @@ class Service:
         """The JSON of one endpoint; parameters that are None or empty are left out."""
         given = {name: value for name, value in params.items() if value not in (None, "")}
         return (await self.fetch("GET", endpoint, params=given)).json()
-
-    async def later(self, work: Awaitable[Any]) -> dict[str, Any]:
-        """Awaited in the middle of a page, when it is too late to answer with an error page."""
-        try:
-            return {"error": None, "found": await work}
-        except ServiceError as error:
-            return {"error": error.message, "found": None}
 
     async def query(self, sql: str, timeout_s: float = 30, wait_s: float = 0.25, user: str = "") -> Any:
         """Run a SELECT: its first rows, or its state `running` if that is not there after `wait_s`."""
@@ -65,3 +58,16 @@ class Service:
         if not answer.is_success:
             raise ServiceError(answer.status_code, answer.json()["error"])
         return answer
+
+
+def later(work: Awaitable[Any]) -> Callable[[], Awaitable[dict[str, Any]]]:
+    """Starts it now; a template awaits it when the page is on its way, too late for an error page."""
+
+    async def told() -> dict[str, Any]:
+        try:
+            return {"error": None, "found": await work}
+        except ServiceError as error:
+            return {"error": error.message, "found": None}
+
+    task = asyncio.create_task(told())
+    return lambda: task

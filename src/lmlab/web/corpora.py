@@ -5,7 +5,7 @@ import asyncio
 from starlette.requests import Request
 
 from lmlab.web.artifacts import Facts, address_of, number
-from lmlab.web.client import Service
+from lmlab.web.client import Service, later
 
 SAMPLES = 4
 
@@ -26,7 +26,7 @@ async def one(service: Service, request: Request) -> Facts:
     common = {"domain": asked["domain"], "seed": seed, "count": SAMPLES}
     path = f"/corpus/{address}/samples"
     sides = service.get(path, kept=0, **{**common, **asked}), service.get(path, kept=1, **common)
-    samples = asyncio.create_task(service.later(asyncio.gather(*sides)))
+    samples = later(asyncio.gather(*sides))
     corpus = await service.get(f"/corpus/{address}")
     stages = [stage | {"lost": stage["documents_in"] - stage["documents_out"]} for stage in corpus["stages"]]
     reasons = [
@@ -36,4 +36,4 @@ async def one(service: Service, request: Request) -> Facts:
     ]
     widest = max((stage["documents_in"] for stage in stages), default=0) or 1
     facts = {"address": address, "stages": stages, "reasons": reasons, "widest": widest, "seed": seed}
-    return {**corpus, **facts, "asked": asked, "samples": lambda: samples}
+    return {**corpus, **facts, "asked": asked, "samples": samples}

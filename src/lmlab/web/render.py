@@ -137,20 +137,11 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         enable_async=True,
     )
-    environment.filters.update(
-        bytes=format_bytes,
-        count=format_count,
-        seconds=format_seconds,
-        moment=moment,
-        ago=ago,
-        shown=shown,
-        brief=brief,
-        fields=_fields,
-        name=lambda address: str(address).partition("@")[0],
-        version=lambda address: str(address).partition("@")[2],
-        artifact=partial(_ADDRESS.sub, r"\1"),
-        path=lambda text: quote(str(text), safe="/@"),
-        plain=partial(_ESCAPES.sub, ""),
-    )
+    filters = environment.filters
+    filters.update(bytes=format_bytes, count=format_count, seconds=format_seconds, moment=moment, ago=ago)
+    filters.update(shown=shown, brief=brief, fields=_fields, plain=partial(_ESCAPES.sub, ""))
+    filters.update(name=lambda address: str(address).partition("@")[0])
+    filters.update(version=lambda address: str(address).partition("@")[2])
+    filters.update(artifact=partial(_ADDRESS.sub, r"\1"), path=lambda text: quote(str(text), safe="/@"))
     environment.tests.update(nested=_is_nested, address=_is_address)
     return environment

@@ -21,7 +21,7 @@ from lmlab.core.units import format_seconds
 from lmlab.storage import Path
 
 # All that the page server gets of our environment: what finds Python and its packages, language and time.
-HARMLESS = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LMLAB_CHECK_SHAPES")
+HARMLESS = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 START_S, TICK_S, GRACE_S, DAY_S = 60.0, 0.1, 5.0, 86_400
 FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S = 0.2, 30.0, 60.0
@@ -35,18 +35,17 @@ def supervise(root: Path, listener: socket.socket, say: Say, hosts: Sequence[str
     `hosts` are the names under which browsers may ask for it; "*" allows all.
     """
     host, port = listener.getsockname()[:2]
-    stopped, descriptor = threading.Event(), listener.fileno()
+    stopped, token = threading.Event(), token_urlsafe(32)
+    harmless = {name: value for name in HARMLESS if (value := environ.get(name)) is not None}
     with _reserved() as inner, contextlib.ExitStack() as stack:
         stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, lambda *_: stopped.set()))
-        answers = {"LMLAB_QUERY_URL": "http://{}:{}".format(*inner.getsockname())}
-        token = {"LMLAB_QUERY_TOKEN": token_urlsafe(32)}
-        harmless = {name: value for name in HARMLESS if (value := environ.get(name)) is not None}
         query = ["lmlab.artifacts.query", "--root", str(root), "--port", str(inner.getsockname()[1])]
-        service = _Kept("the query service", query, environ.child_environment(**token), say)
+        service = _Kept("the query service", query, environ.child_environment(LMLAB_QUERY_TOKEN=token), say)
         stack.callback(service.stop)
         service.await_ready(inner.getsockname())
-        served = ["lmlab.web.app", str(descriptor), *hosts]
-        pages = _Kept("the page server", served, {**harmless, **answers, **token}, say, (descriptor,))
+        told = {"LMLAB_QUERY_URL": "http://{}:{}".format(*inner.getsockname()), "LMLAB_QUERY_TOKEN": token}
+        served = ["lmlab.web.app", str(listener.fileno()), *hosts]
+        pages = _Kept("the page server", served, {**harmless, **told}, say, (listener.fileno(),))
         stack.callback(pages.stop)
         pages.tend()
         say(f"lmlab shows {root} at http://{f'[{host}]' if ':' in host else host}:{port}/ (Ctrl-C ends it)")
