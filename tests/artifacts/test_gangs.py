@@ -194,6 +194,13 @@ def test_ctrl_c_on_the_leader_stops_every_body(start, diary):
     assert are_gone(pids(diary))
 
 
+def test_ctrl_c_ends_a_rank_that_waits_for_its_leader(start):
+    waiting = start(1, "--gang")
+    time.sleep(1.0)
+    waiting.send_signal(signal.SIGINT)
+    assert waiting.wait(10) == 130
+
+
 def test_a_rank_with_another_token_is_refused_and_the_others_still_meet(start):
     stranger = start(1, "--gang", size=2, LMLAB_GANG_TOKEN="another")
     leader = start(0, "--gang", size=2)

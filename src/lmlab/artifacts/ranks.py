@@ -279,6 +279,8 @@ class Follower:
     def _join(self) -> Connection:
         deadline = time.monotonic() + _JOIN_S
         while True:
+            if self._control.stopping.is_set():
+                raise KeyboardInterrupt
             try:
                 link = _link(socket.create_connection(self._member.address, timeout=5))
                 if not link.poll(5):
