@@ -195,10 +195,11 @@ def test_ctrl_c_on_the_leader_stops_every_body(start, diary):
 
 
 def test_ctrl_c_ends_a_rank_that_waits_for_its_leader(start):
-    waiting = start(1, "--gang")
-    time.sleep(1.0)
-    waiting.send_signal(signal.SIGINT)
-    assert waiting.wait(10) == 130
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        waiting = start(1, "--gang", LMLAB_COORDINATOR=f"127.0.0.1:{nobody.getsockname()[1]}")
+        nobody.accept()[0].close()
+        waiting.send_signal(signal.SIGINT)
+        assert waiting.wait(20) == 130
 
 
 def test_a_rank_with_another_token_is_refused_and_the_others_still_meet(start):
