@@ -1,6 +1,8 @@
 """Scratch: how long it lives, where it may lie, and what sweeping leaves."""
 
 import os
+import shutil
+import threading
 import time
 import warnings
 
@@ -112,3 +114,22 @@ def test_a_buckets_rules_name_every_length_below_the_root():
     }
     with pytest.raises(ConfigError, match="`lmlab gc` sweeps it"):
         lifecycle(Path("/data/lab"))
+
+
+def test_sweeping_beside_owners_that_remove_their_files_is_quiet(root):
+    stop = threading.Event()
+
+    def own():
+        while not stop.is_set():
+            for name in "abcdef":
+                aged(root / "tmp" / "ttl=1d" / name / "x", 2)
+            shutil.rmtree(root / "tmp", ignore_errors=True)
+
+    owner = threading.Thread(target=own)
+    owner.start()
+    try:
+        for _ in range(50):
+            sweep(root, time.time())
+    finally:
+        stop.set()
+        owner.join()

@@ -4,6 +4,7 @@ Buckets expire it by the rules that `lmlab fs lifecycle` prints, local roots by 
 age of each file. Scratch lies in declared places only; a bucket is never guessed from a region.
 """
 
+import contextlib
 import os
 import re
 import secrets
@@ -11,7 +12,7 @@ import time
 import warnings
 from typing import Any
 
-from lmlab.core.errors import ConfigError
+from lmlab.core.errors import ConfigError, StorageError
 from lmlab.storage import regions
 from lmlab.storage.lab import lab
 from lmlab.storage.paths import Path
@@ -46,10 +47,13 @@ def sweep(root: Path, now: float, *, remove: bool = True) -> list[tuple[Path, in
     for folder in (root / FOLDER).list():
         found = re.fullmatch(r"ttl=(\d+)d", folder.name)
         old = now - int(found.group(1)) * DAY_S if found else float("-inf")
-        expired += [(path, stat.size_bytes) for path, stat in folder.walk_stats() if stat.modified < old]
+        # What its owner removes in this moment is left to the next sweep, with its neighbours.
+        with contextlib.suppress(StorageError):
+            expired += [(path, stat.size_bytes) for path, stat in folder.walk_stats() if stat.modified < old]
     for path, _ in expired if remove else ():
         path.remove()
-        _remove_empty(path.parent, root / FOLDER)
+        with contextlib.suppress(OSError):
+            _remove_empty(path.parent, root / FOLDER)
     return expired
 
 
