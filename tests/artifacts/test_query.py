@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import numpy as np
@@ -17,11 +19,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from odd_parquet import with_page_header
 from query_client import TOKEN, Client, service
 from stored_artifacts import VERSION, claim, corpus, parquet, store
 
-from lmlab.artifacts import query_rules
-from lmlab.core.errors import ConfigError
+from lmlab.artifacts import query_jobs, query_rules
+from lmlab.artifacts.catalog import Catalog
+from lmlab.artifacts.query_jobs import Ask
+from lmlab.core.errors import ConfigError, HostError
 from lmlab.storage import Path
 from services.places import declare_root
 
@@ -201,7 +206,7 @@ def test_an_error_of_the_sql_is_one_line(demo):
     assert found["state"] == "failed"
     assert 'column "nme" not found' in found["error"]
     assert "\n" not in found["error"]
-    assert demo.get(f"result/{found['id']}.csv", 409)["error"].endswith("it is failed.")
+    assert demo.get(f"result/{found['id']}.csv", 400)["error"].endswith("it is failed.")
 
 
 def test_wrong_requests_are_told_what_is_wrong(demo):
@@ -295,6 +300,70 @@ def test_the_same_question_twice_at_once_is_one_query(demo):
         identifiers = {answer["id"] for answer in pool.map(demo.ask, [sql] * 4)}
     assert len(identifiers) == 1
     assert demo.wait(identifiers.pop())["state"] == "done"
+
+
+def test_more_queries_than_may_wait_are_refused(root):
+    store(root, "n")
+    queries = query_jobs.Queries(Catalog(root), concurrent=1, waiting=1)
+    endless = "SELECT count(*) FROM range(100000000000) AS t(i) WHERE i % 7 = {}"
+    first = queries.submit(Ask(endless.format(1), timeout_s=0.3))
+    queries.submit(Ask(endless.format(2), timeout_s=0.1))
+    assert queries.submit(Ask(endless.format(1))).id == first.id, "the same question is the same query"
+    with pytest.raises(HostError, match="2 queries run or wait"):
+        queries.submit(Ask("SELECT 1"))
+    queries.close(wait=True)
+    ended = queries.get(first.id)
+    assert ended is not None
+    assert "Cancelled after 0.3 s" in str(ended.error)
+
+
+def test_answers_not_used_for_longest_are_let_go(root, monkeypatch):
+    monkeypatch.setattr(query_jobs, "FILES", 3)
+    monkeypatch.setattr(query_jobs, "STATES", 4)
+    store(root, "n")
+    catalog = Catalog(root)
+
+    def answer(*numbers: int) -> list[bool]:
+        queries = query_jobs.Queries(catalog, concurrent=1)
+        jobs = [queries.submit(Ask(f"SELECT {number}")) for number in numbers]
+        queries.close(wait=True)
+        return [job.cached for job in jobs]
+
+    assert answer(1, 2, 3) == [False] * 3
+    assert answer(2) == [True]
+    assert answer(4, 5) == [False] * 2
+    files = {path.name.rpartition(".")[2] for path in (root / "tmp/ttl=7d/queries").list()}
+    assert files == {"json", "parquet"}
+    assert len((root / "tmp/ttl=7d/queries").list()) == 6
+    assert answer(4, 5) == [True] * 2
+
+
+def test_it_works_behind_a_prefix(demo):
+    class Proxy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            path = self.path.removeprefix("/proxy/x")
+            answer = demo.http.request(self.command, path, content=body, headers=dict(self.headers))
+            self.send_response(answer.status_code)
+            self.send_header("content-length", str(len(answer.content)))
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/proxy/x/"
+        with httpx.Client(base_url=url, headers=demo.http.headers, trust_env=False) as http:
+            client = Client(http, demo.process)
+            assert client.rows("SELECT 'behind'") == [["behind"]]
+            assert client.get(f"lineage/{DEMO}")["nodes"]
+            assert client.http.get("artifacts/").status_code == 404, "no redirect to another address"
+        server.shutdown()
 
 
 def test_the_service_ends_with_its_owner(root):
@@ -436,19 +505,14 @@ def test_only_an_artifacts_own_files_are_shown(demo, path):
     assert "is adopted data" in demo.get("preview/raw/given", 404, path="passwd")["error"]
 
 
-def test_a_page_header_that_pyarrow_refuses_is_shown(root):
-    """T21: statistics of long texts make headers of more than 8 MiB."""
-    text = "x" * (9 << 20)
-    out = pa.BufferOutputStream()
-    table = pa.table({"id": ["a", "b"], "text": [text, "short"]})
-    pq.write_table(table, out, write_statistics=True, use_dictionary=False, compression="zstd")
-    data = out.getvalue().to_pybytes()
+def test_a_page_header_that_pyarrow_refuses_is_read(root):
+    data = with_page_header(17 << 20)
+    with pytest.raises(OSError, match="Deserializing page header failed"):
+        pq.read_table(pa.BufferReader(data))
     store(root, "docs/odd", {"part.parquet": data})
     with service(root) as client:
-        assert client.rows("SELECT id, strlen(text) FROM '{{docs/odd}}/part.parquet' ORDER BY id") == [
-            ["a", 9 << 20],
-            ["b", 5],
-        ]
+        assert client.rows("FROM '{{docs/odd}}/part.parquet'") == [[1], [2], [3]]
+        assert client.get("preview/docs/odd", path="part.parquet")["rows"] == [[1], [2], [3]]
 
 
 def test_a_corpus_shows_its_stages_and_samples_of_both_sides(demo):

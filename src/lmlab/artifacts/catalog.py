@@ -25,7 +25,6 @@ from lmlab.storage import Path
 
 FOLDER = ".catalog"
 INDEX = "index.msgpack"
-"""Requests at the same time to an object store."""
 
 
 class Row(msgspec.Struct, array_like=True, frozen=True, gc=False, kw_only=True):

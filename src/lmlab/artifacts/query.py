@@ -12,32 +12,34 @@ import hmac
 import os
 import socket
 import sys
-import tempfile
+import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path as LocalPath
+from functools import partial
 from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lmlab.artifacts import browsing, corpus_views, query_engine as engine
+from lmlab.artifacts import browsing, corpus_views
 from lmlab.artifacts.catalog import Catalog, Snapshot
-from lmlab.artifacts.query_jobs import Ask, Job, Queries
+from lmlab.artifacts.query_jobs import Ask, Queries
 from lmlab.core import environ, process
 from lmlab.core.errors import ArtifactError, ConfigError, HostError, InputError, LmlabError
 from lmlab.storage import Path, choose_root
 
 VARIABLE = "LMLAB_QUERY_TOKEN"
-FRESH_S, PATIENCE_S = 2.0, 0.3
-"""The catalog is looked at again after so long; a request waits so long, then takes the last."""
+FRESH_S, PATIENCE_S, RARELY = 2.0, 0.3, 20
+"""The root is looked at anew after FRESH_S, or RARELY times as long as it took: a look at a bucket costs.
+A request waits PATIENCE_S for it, then takes the last."""
 SHUTDOWN_S = 3
+FORMS = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
 STATUS = {ConfigError: 400, ArtifactError: 404, InputError: 422, HostError: 503, LmlabError: 500}
 VIEWS: dict[str, Callable[..., Any]] = {
     "/artifacts": browsing.listing,
@@ -85,7 +87,7 @@ class Service:
         self.root = root
         self.catalog = Catalog(root)
         self.queries = Queries(self.catalog)
-        self._looked = 0.0
+        self._next_look = 0.0
         self._looking: asyncio.Task[Snapshot] | None = None
 
     async def query(self, request: Request) -> Response:
@@ -103,10 +105,12 @@ class Service:
         """GET /result/{id}[?offset&count], /result/{id}.csv, /result/{id}.parquet."""
         identifier, _, form = request.path_params["id"].partition(".")
         job = await asyncio.to_thread(self.queries.get, identifier)
-        if job is None or form not in ("", "csv", "parquet"):
+        if job is None or form not in ("", *FORMS):
             raise HTTPException(404, f"There is no query {identifier}: it is unknown, or older than a week.")
         if form:
-            return await asyncio.to_thread(self._download, job, form)
+            file = await asyncio.to_thread(self.queries.file, job, form)
+            headers = {"content-disposition": f'attachment; filename="{job.id}.{form}"'}
+            return StreamingResponse(file.chunks(), headers=headers, media_type=FORMS[form])
         asked = request.query_params
         offset, count = browsing.number(asked, "offset", 0), browsing.number(asked, "count", 10_000)
         rows = await asyncio.to_thread(self.queries.page, job, offset, count)
@@ -141,9 +145,10 @@ class Service:
 
     async def _snapshot(self) -> Snapshot:
         """The catalog as of a moment ago; a large root is looked at in the background."""
-        if self._looking is None and time.monotonic() - self._looked > FRESH_S:
+        now = time.monotonic()
+        if self._looking is None and now > self._next_look:
             self._looking = asyncio.create_task(asyncio.to_thread(self.catalog.refresh))
-            self._looking.add_done_callback(self._seen)
+            self._looking.add_done_callback(partial(self._seen, now))
         if self._looking is not None:
             patience_s = PATIENCE_S if self.catalog.snapshot.rows else None
             done, _ = await asyncio.wait([self._looking], timeout=patience_s)
@@ -151,20 +156,15 @@ class Service:
                 task.result()
         return self.catalog.snapshot
 
-    def _seen(self, _: object) -> None:
-        self._looking, self._looked = None, time.monotonic()
+    def _seen(self, began: float, looking: asyncio.Task[Snapshot]) -> None:
+        now = time.monotonic()
+        self._looking, self._next_look = None, now + max(FRESH_S, RARELY * (now - began))
+        looking.exception()
 
-    def _download(self, job: Job, form: str) -> Response:
-        if job.state != "done" or job.rows:
-            raise HTTPException(409, f"Query {job.id} has no file: it is {job.state}.")
-        data, kind = self.queries.file(job).read_bytes(), "application/vnd.apache.parquet"
-        if form == "csv":
-            with tempfile.TemporaryDirectory() as folder, engine.at_hand(self.queries.file(job)) as place:
-                target = LocalPath(folder, "rows.csv")
-                engine.to_csv(place, target, timeout_s=60, share=self.queries.share)
-                data, kind = target.read_bytes(), "text/csv; charset=utf-8"
-        name = f'attachment; filename="{job.id}.{form}"'
-        return Response(data, media_type=kind, headers={"content-disposition": name})
+    def warm_up(self) -> None:
+        """Look at the root and load what the first query would wait for."""
+        with contextlib.suppress(LmlabError):
+            self.queries.tables(self.catalog.refresh(), ())
 
 
 class Guard:
@@ -191,6 +191,7 @@ def build_app(root: Path, token: str) -> ASGIApp:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        threading.Thread(target=service.warm_up, daemon=True).start()
         yield
         service.queries.close()
 

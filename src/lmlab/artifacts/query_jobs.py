@@ -1,8 +1,8 @@
 """Queries as jobs: a bounded queue before few workers, results kept as files, and a log of what was asked.
 
-The id of a query is a hash of its SQL and of the root's state: the same question finds the answer's file while
-it runs, afterwards, and after a restart. What changes without the catalog (the log, transfers, unfinished files)
-is never answered so.
+The id of a query is a hash of its SQL and of the root's state: the same question finds the same file while it
+runs, afterwards, and after a restart. What changes without the catalog (the log, transfers, files being
+written) is never answered so.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 import typing
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,8 @@ from lmlab.storage.scratch import DAY_S, scratch
 CONCURRENT, WAITING = 8, 64
 STATES, FILES, KEPT_DAYS = 1024, 256, 7
 SHOWN_ROWS, LONGEST_S = 10_000, 600.0
-LOG_LINES = 10_000
+KEPT_S = KEPT_DAYS * DAY_S - 60
+LOG_BYTES = 4 << 20
 TABLES = ("artifacts", "edges", "transfers", "queries")
 
 
@@ -80,13 +81,14 @@ class Logged:
 class Queries:
     """All queries of one root."""
 
-    def __init__(self, catalog: Catalog, concurrent: int = CONCURRENT) -> None:
+    def __init__(self, catalog: Catalog, concurrent: int = CONCURRENT, waiting: int = WAITING) -> None:
         self.catalog = catalog
-        self.folder = scratch(KEPT_DAYS, catalog.root, "queries")
         self.log = Log(catalog.root)
-        self.share = 0.8 / concurrent
+        self._folder = scratch(KEPT_DAYS, catalog.root, "queries")
+        self._limits = {"timeout_s": 60.0, "share": 0.8 / concurrent}
         self._in_place = engine.reads(catalog.root)
         self._pool = ThreadPoolExecutor(concurrent, thread_name_prefix="query")
+        self._most = concurrent + waiting
         self._lock = threading.Lock()
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self._files: OrderedDict[str, None] = OrderedDict()
@@ -102,41 +104,50 @@ class Queries:
         if ask.use_cache and not ask.explain and self._is_lasting(query, snapshot):
             identifier = hashlib.sha256(f"{snapshot.generation}\n{ask.sql.strip()}".encode()).hexdigest()[:32]
             found = self.get(identifier)
-            if found is not None and found.state != "failed":
-                found = replace(found, cached=found.state == "done")
+            if found is not None and found.state == "done":
+                found = replace(found, cached=True)
                 self._keep(found)
                 self.log.add(ask, found)
                 return found
         job = Job(identifier, ask.sql)
         with self._lock:
-            if sum(job.state == "running" for job in self._jobs.values()) >= CONCURRENT + WAITING:
-                raise HostError("Too many queries run or wait, so this one was not taken. Try again later.")
-        self._keep(job)
+            running = {other.id: other for other in self._jobs.values() if other.state == "running"}
+            if identifier in running:
+                return running[identifier]
+            if len(running) >= self._most:
+                raise HostError(f"{len(running)} queries run or wait, so this one was not taken. Try later.")
+            self._jobs[identifier] = job
         self._pool.submit(self._work, job, ask, query, snapshot)
         return job
 
     def get(self, identifier: str) -> Job | None:
         """A query by its id, also one that an earlier process answered; None if there is none."""
-        with self._lock:
-            job = self._jobs.get(identifier)
-        if job is not None or not identifier.isalnum():
-            return job
-        with contextlib.suppress(msgspec.DecodeError):
-            data = (self.folder / f"{identifier}.json").read_if_present() or b""
-            job = msgspec.json.decode(data, type=Job)
-        return job if job is not None and time.time() - job.finished < KEPT_DAYS * DAY_S else None
+        job = self._jobs.get(identifier)
+        if job is None and identifier.isalnum():
+            with contextlib.suppress(msgspec.DecodeError):
+                data = (self._folder / f"{identifier}.json").read_if_present() or b""
+                job = msgspec.json.decode(data, type=Job)
+        # Files expire by their own age, the rows a moment before what tells of them.
+        is_kept = job is not None and (not job.finished or time.time() - job.finished < KEPT_S)
+        return job if is_kept else None
 
-    def file(self, job: Job) -> Path:
-        """The rows of a query that is done, as Parquet."""
-        return self.folder / f"{job.id}.parquet"
+    def file(self, job: Job, form: str = "parquet") -> Path:
+        """The rows of a query that is done, as parquet or csv. Raises ConfigError if it has none."""
+        if job.state != "done" or job.rows:
+            raise ConfigError(f"Query {job.id} has no file: it is {job.state}.")
+        path = self._folder / f"{job.id}.{form}"
+        if form == "csv" and not path.exists():
+            with engine.at_hand(self.file(job)) as place, path.writer() as draft:
+                engine.to_csv(place, draft, **self._limits)
+        return path
 
     def page(self, job: Job, offset: int, count: int) -> list[list[Any]]:
         """Rows of a result as JSON values."""
         if job.rows or not job.row_count or not count:
             return job.rows
         with engine.at_hand(self.file(job)) as place:
-            limits = {"timeout_s": 30.0, "share": self.share}
-            return engine.rows(engine.table(place), place, offset, min(count, SHOWN_ROWS), **limits)[1]
+            count = min(count, SHOWN_ROWS)
+            return engine.rows(engine.table(place), place, offset, count, **self._limits)[1]
 
     def tables(self, snapshot: Snapshot, names: Collection[str] = TABLES) -> dict[str, Any]:
         """The tables of SQL as Arrow; those that grow by themselves only if they are named."""
@@ -157,7 +168,7 @@ class Queries:
         self._pool.shutdown(wait=wait, cancel_futures=not wait)
 
     def _work(self, job: Job, ask: Ask, query: Query, snapshot: Snapshot) -> None:
-        limits = {"timeout_s": ask.timeout_s, "share": self.share}
+        limits = self._limits | {"timeout_s": ask.timeout_s}
         started = time.monotonic()
         try:
             tables = self.tables(snapshot, query.names)
@@ -166,7 +177,7 @@ class Queries:
                 columns, count = [{"name": "plan", "type": "VARCHAR"}], len(plan)
                 job = replace(job, rows=[[line] for line in plan])
             else:
-                with self.file(job).writer() as draft:
+                with (self._folder / f"{job.id}.parquet").writer() as draft:
                     columns, count = engine.run(query, tables, self.catalog.root, draft, **limits)
             job = replace(job, state="done", columns=columns, row_count=count)
         except Exception as error:  # noqa: BLE001 - the boundary of a job: the answer is its error
@@ -181,14 +192,16 @@ class Queries:
     def _commit(self, job: Job) -> None:
         """Write what makes the file an answer, last; let go of those not used for longest."""
         with contextlib.suppress(StorageError):
-            (self.folder / f"{job.id}.json").write_bytes(msgspec.json.encode(job))
+            (self._folder / f"{job.id}.json").write_bytes(msgspec.json.encode(job))
         with self._lock:
             if not self._files:
-                self._files.update((path.name.partition(".")[0], None) for path in self.folder.list())
+                self._files.update((path.name.partition(".")[0], None) for path in self._folder.list())
             self._files[job.id] = None
             old = [self._files.popitem(last=False)[0] for _ in range(len(self._files) - FILES)]
-        for name in (f"{identifier}{suffix}" for identifier in old for suffix in (".json", ".parquet")):
-            (self.folder / name).remove()
+            for identifier in old:
+                self._jobs.pop(identifier, None)
+        for name in (f"{identifier}.{form}" for identifier in old for form in ("json", "parquet", "csv")):
+            (self._folder / name).remove()
 
     def _keep(self, job: Job) -> None:
         with self._lock:
@@ -208,44 +221,42 @@ class Queries:
         )
 
 
-@dataclass(frozen=True)
-class Edge:
-    """A row of the table `edges`: `source` is used by `target`."""
+class Edge(typing.NamedTuple):
+    """A row of the table `edges`: `source` is used by `target`, as an input or only as an order (after)."""
 
     source: str
     target: str
     kind: str
-    """input, or after: order only"""
 
 
 class Log:
-    """The last queries, kept as lines of JSON in the root's local state."""
+    """The last queries of this machine, as lines of JSON in the root's local state."""
 
     def __init__(self, root: Path) -> None:
-        self._file = (root.local / ".state" if root.is_local else environ.state_dir()) / "queries.jsonl"
+        name = hashlib.sha256(str(root).encode()).hexdigest()[:8]
+        folder = root.local / ".state" if root.is_local else environ.state_dir() / name
+        self._file = folder / "queries.jsonl"
         self._lock = threading.Lock()
-        lines = self._file.read_bytes().splitlines() if self._file.exists() else []
-        self._rows: deque[Logged] = deque(maxlen=LOG_LINES)
-        for line in lines:
-            with contextlib.suppress(msgspec.DecodeError):
-                self._rows.append(msgspec.json.decode(line, type=Logged))
-        if len(lines) > 2 * LOG_LINES:
-            self._file.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in self._rows))
 
     def add(self, ask: Ask, job: Job) -> None:
-        """One more."""
+        """One more. A log that can't be written takes no query down."""
         seconds = 0.0 if job.cached else job.seconds or 0.0
         row = Logged(time.time(), ask.user, ask.sql, seconds, job.row_count or 0, job.cached, job.error or "")
-        with self._lock:
-            self._rows.append(row)
+        with self._lock, contextlib.suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
+            if self._file.exists() and self._file.stat().st_size > LOG_BYTES:
+                self._file.replace(self._file.with_suffix(".old"))
             with self._file.open("ab") as file:
                 file.write(msgspec.json.encode(row) + b"\n")
 
     def rows(self) -> list[Logged]:
         """The oldest first."""
-        with self._lock:
-            return list(self._rows)
+        found = []
+        for file in (self._file.with_suffix(".old"), self._file):
+            for line in file.read_bytes().splitlines() if file.exists() else ():
+                with contextlib.suppress(msgspec.DecodeError):
+                    found.append(msgspec.json.decode(line, type=Logged))
+        return found
 
 
 def arrow(kind: type[Any], rows: Any) -> Any:

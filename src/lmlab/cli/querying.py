@@ -2,9 +2,7 @@
 
 import json
 import sys
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path as LocalPath
 from typing import Annotated
 
 import msgspec
@@ -37,7 +35,6 @@ class QueryFlags:
 
 def query(flags: QueryFlags, _fields: list[str]) -> int:
     """`lmlab query`."""
-    from lmlab.artifacts import query_engine as engine
     from lmlab.artifacts.catalog import Catalog
     from lmlab.artifacts.query_jobs import SHOWN_ROWS, Ask, Queries
 
@@ -50,10 +47,8 @@ def query(flags: QueryFlags, _fields: list[str]) -> int:
     if job.state != "done":
         raise ConfigError(str(job.error))
     if flags.csv:
-        with tempfile.TemporaryDirectory() as folder, engine.at_hand(queries.file(job)) as place:
-            target = LocalPath(folder, "rows.csv")
-            engine.to_csv(place, target, timeout_s=flags.timeout, share=0.8)
-            sys.stdout.write(target.read_text())
+        for block in queries.file(job, "csv").chunks():
+            sys.stdout.buffer.write(block)
         return 0
     rows = queries.page(job, 0, SHOWN_ROWS)
     if flags.json:
