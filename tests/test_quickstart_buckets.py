@@ -5,6 +5,7 @@ import json
 import pytest
 
 from lmlab.artifacts import records
+from lmlab.core import environ
 from quickstart import VERSION, lmlab, record, run_small
 from services.places import declare_root
 
@@ -18,7 +19,11 @@ def test_the_quick_start_on_a_bucket_gives_what_it_gives_on_a_disk(
     store, request, small_quickstart, tmp_path, monkeypatch
 ):
     root = declare_root(store, request.getfixturevalue(f"{store}_endpoint"), tmp_path, monkeypatch)
-    monkeypatch.setenv("LMLAB_CACHE", str(tmp_path / "cache"))
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    for compiled in ("numba", "xla"):
+        (cache / compiled).symlink_to(environ.cache_dir() / compiled)
+    monkeypatch.setenv("LMLAB_CACHE", str(cache))
     run_small(root)
     for name in [f"{kind}/quickstart" for kind in SAME_BYTES] + ["runs/grug", "evals/quickstart"]:
         there, here = records.load(root / name / VERSION), record(small_quickstart.root, name)

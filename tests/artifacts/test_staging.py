@@ -80,3 +80,12 @@ def test_a_step_that_fails_leaves_nothing_in_the_root_or_on_the_disk(run, root):
 def test_an_attempt_that_is_ended_because_its_claim_is_lost_sends_nothing(run, root):
     run(append("lines", 6, fails_at=4, how="SIGTERM"))
     assert names(root / "lines" / V) == []
+
+
+@pytest.mark.parametrize("any_root", ["s3"], indirect=True)
+def test_what_a_killed_step_left_on_the_disk_goes_when_the_next_one_starts(run, root):
+    run(append("lines", 6, fails_at=4, how="SIGKILL"))
+    staged = environ.cache_dir() / "staged"
+    assert len(list(staged.glob("*/lines"))) == 1
+    run(write_parts("parts", 2))
+    assert list(staged.iterdir()) == []

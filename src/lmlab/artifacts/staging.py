@@ -6,9 +6,10 @@ visible before all of it is there.
 """
 
 import contextlib
+import fcntl
+import secrets
 import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Generator
 from dataclasses import replace
@@ -33,23 +34,20 @@ def staged(out: Out, *, resumes: bool) -> Generator[Out]:
 
     A step that resumes finds what an earlier attempt had sent, and sends what it has when it is stopped.
     """
-    home = environ.cache_dir() / "staged"
-    home.mkdir(parents=True, exist_ok=True)
-    stage = _Stage(Path(tempfile.mkdtemp(prefix=f"{out.version}-", dir=home)), out.path)
-    try:
-        if resumes:
-            stage.take()
-        with stage.sending() if resumes else contextlib.nullcontext():
-            yield replace(out, path=stage.folder, _attempt=replace(out._attempt, root=out.root))
-        stage.send(is_whole=out.ranks == 1)
-    except BaseException as error:
-        # SIGTERM comes when the claim is lost: the folder may be somebody else's by now.
-        if resumes and error.args != (signal.SIGTERM,):
-            with contextlib.suppress(StorageError):
-                stage.send()
-        raise
-    finally:
-        shutil.rmtree(stage.folder, ignore_errors=True)
+    with _folder() as folder:
+        stage = _Stage(folder, out.path)
+        try:
+            if resumes:
+                stage.take()
+            with stage.sending() if resumes else contextlib.nullcontext():
+                yield replace(out, path=folder, _attempt=replace(out._attempt, root=out.root))
+            stage.send(is_whole=out.ranks == 1)
+        except BaseException as error:
+            # SIGTERM comes when the claim is lost: the folder may be somebody else's by now.
+            if resumes and error.args != (signal.SIGTERM,):
+                with contextlib.suppress(StorageError):
+                    stage.send()
+            raise
 
 
 def brought(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -79,6 +77,25 @@ def bring(artifact: A) -> A:
             mirror.copy_artifact(found, here, lost=threading.Event())
             records.commit(here, record)
     return moved(artifact, here)
+
+
+@contextlib.contextmanager
+def _folder() -> Generator[Path]:
+    """A folder for one step; those that killed processes left are removed on the way."""
+    home = environ.cache_dir() / "staged"
+    home.mkdir(parents=True, exist_ok=True)
+    for left in home.glob("*.lock"):
+        with left.open() as lock, contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left.with_suffix(""), ignore_errors=True)
+            left.unlink()
+    folder = home / secrets.token_hex(8)
+    with copy.locked(folder):
+        try:
+            yield Path(folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.with_suffix(".lock").unlink(missing_ok=True)
 
 
 class _Stage:
