@@ -1,5 +1,6 @@
 """The same promises on a local disk, S3 and GCS: plan, build, resume, fail, verify; what a step costs."""
 
+import os
 from dataclasses import make_dataclass
 
 import pytest
@@ -76,11 +77,10 @@ def test_the_output_of_a_running_process_is_shared_with_its_beats(run, root):
     log.parent.make_folder()
     spool = Spool(log)
     for text in (b"one\n", b"two\n"):
-        spool.file.write(text)
-        spool.file.flush()
+        os.write(spool.file.fileno(), text)
         spool.share()
         assert log.read_bytes().endswith(text)
-    spool.file.write(b"three\n")
+    os.write(spool.file.fileno(), b"three\n")
     spool.close()
     spool.share()
     assert log.read_bytes() == b"one\ntwo\nthree\n"

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from lmlab.artifacts import claims, failures, launch, mirror, output, records
 from lmlab.artifacts.body import Produced, run_body
@@ -74,6 +75,7 @@ class Builder:
     """What was seen of the owners of steps that were held."""
     _standing: set[str] = field(default_factory=set)
     """Inputs whose record was seen during this run."""
+    _told: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def build(self, item: Item, cpu: int) -> Ending:
         """Build one artifact or copy it from its region, or take what somebody else built."""
@@ -90,7 +92,7 @@ class Builder:
             is_done=is_done,
             timing=self.timing,
             stopping=self.control.stopping,
-            waiting=self._tell_at_times(node.address) if self.waits else None,
+            waiting=partial(self._tell_of, node.address) if self.waits else None,
             is_fresh=item.is_fresh,
             watch=self._watches.setdefault(node.address, Watch(self.timing)),
         )
@@ -235,16 +237,11 @@ class Builder:
         epochs = {address: self._input(address).epoch for address in node.inputs}
         return None if reason_to_rebuild(node, record, epochs) else record
 
-    def _tell_at_times(self, address: str) -> Callable[[Owner | None], None]:
-        told: dict[str, float] = {}
-
-        def tell(owner: Owner | None) -> None:
-            shown = owner.shown if owner else "another process"
-            if time.monotonic() - told.get(shown, -math.inf) > _TELL_AGAIN_S:
-                told[shown] = time.monotonic()
-                self.listen(Event(address, "waiting", shown))
-
-        return tell
+    def _tell_of(self, address: str, owner: Owner | None) -> None:
+        shown, now = owner.shown if owner else "another process", time.monotonic()
+        if now - self._told.get((address, shown), -math.inf) > _TELL_AGAIN_S:
+            self._told[address, shown] = now
+            self.listen(Event(address, "waiting", shown))
 
 
 def _prepare(claim: Claim, node: Node) -> None:

@@ -1,13 +1,11 @@
-"""What is stored below a root: every artifact's state, what it came from and what was made of it.
+"""What is stored below a root: every artifact's state, its log, and how two of them differ.
 
 State is derived, never stored: a record means built, else the newest claim says running, failed, stopped
 or dead.
 """
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from lmlab.artifacts import claims, records
 from lmlab.artifacts.claims import Beat, Owner
@@ -16,9 +14,7 @@ from lmlab.artifacts.records import Record
 from lmlab.core.config import Change, Json, diff
 from lmlab.core.errors import ArtifactError, LmlabError
 from lmlab.storage import Path
-
-T = TypeVar("T")
-R = TypeVar("R")
+from lmlab.storage.scratch import FOLDER as SCRATCH
 
 
 @dataclass(frozen=True)
@@ -64,9 +60,27 @@ def entry(root: Path, address: str) -> Entry:
 
 def entries(root: Path) -> list[Entry]:
     """Every artifact below a root, by address."""
-    folders = _folders(root)
-    found = _spread(root, lambda path: _entry(root, path.parent.relative_to(root), path.name), folders)
+    paths = [path for path, _ in folders(root)]
+    found = records.spread(root, lambda path: _entry(root, path.parent.relative_to(root), path.name), paths)
     return sorted((one for one in found if one.state != "empty"), key=lambda one: one.address)
+
+
+def folders(root: Path) -> list[tuple[Path, str]]:
+    """Folders that hold a record or claims, with the record's etag, and no look into their data (T22)."""
+    found: list[tuple[Path, str]] = []
+    level = [root]
+    while level:
+        below: list[Path] = []
+        for folder, children in zip(level, records.spread(root, Path.children, level), strict=True):
+            files = {child.name: stat for child, stat in children}
+            record = files.get(records.RECORD)
+            if record is not None or claims.FOLDER in files:
+                found.append((folder, record.etag if record else ""))
+                continue
+            inner = [c for c, stat in children if stat is None and not c.name.startswith(".")]
+            below += [child for child in inner if child != root / SCRATCH]
+        level = below
+    return sorted(found)
 
 
 def compare(old: Record, new: Record) -> dict[str, list[Change]]:
@@ -91,7 +105,7 @@ def last_durations_s(root: Path, names: Sequence[str]) -> list[float | None]:
         last = max(found, key=lambda record: record.finished, default=None)
         return None if last is None else last.finished - last.started
 
-    return _spread(root, duration, names)
+    return records.spread(root, duration, names)
 
 
 def _inputs(record: Record) -> Json:
@@ -108,31 +122,6 @@ def _code(record: Record) -> Json:
     return {"commit": origin.commit, "tree": origin.tree, "step": record.step, "source": record.source_digest}
 
 
-def _spread(root: Path, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """All at once where a look takes milliseconds; threads cost more than they bring on a local disk."""
-    if root.is_local or len(items) < 2:
-        return [work(item) for item in items]
-    with ThreadPoolExecutor(32) as pool:
-        return list(pool.map(work, items))
-
-
-def _folders(root: Path) -> list[Path]:
-    """Folders that hold a record or claims, level by level, without looking into their data (T22)."""
-    found: list[Path] = []
-    level = [root]
-    while level:
-        below: list[Path] = []
-        for folder, children in zip(level, _spread(root, Path.children, level), strict=True):
-            names = {child.name for child, _ in children}
-            if records.RECORD in names or claims.FOLDER in names:
-                found.append(folder)
-                continue
-            inner = [child for child, file in children if file is None and child != root / "tmp"]
-            below += [folder for folder in inner if not folder.name.startswith(".")]
-        level = below
-    return found
-
-
 def _entry(root: Path, name: str, version: str) -> Entry:
     folder = root / name / version
     try:
@@ -140,9 +129,8 @@ def _entry(root: Path, name: str, version: str) -> Entry:
     except ArtifactError as error:
         return Entry(name, version, folder, "corrupt", error=str(error))
     if record is not None:
-        return Entry(
-            name, version, folder, "built" if record.source is None else "adopted", record, record.attempt
-        )
+        state = "built" if record.source is None else "adopted"
+        return Entry(name, version, folder, state, record, record.attempt)
     number = claims.newest(folder)
     if not number:
         return Entry(name, version, folder, "empty")

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import shutil
 import sys
 import tempfile
 import threading
@@ -88,22 +87,20 @@ class Spool:
         number = self.file.fileno()
         return os.pread(number, size, max(0, os.fstat(number).st_size - size))
 
-    def share(self) -> None:
-        """While the process runs: send a remote root the end of the log, not a hundred megabytes anew."""
-        with self._lock:
+    def share(self, limit: int = _SHOWN) -> None:
+        """Send a remote root the end of what is new, so that a hundred megabytes don't go anew each time."""
+        # The log is for people: a store that fails for a moment must not end the step.
+        with self._lock, contextlib.suppress(StorageError):
             if self.file.closed or self._log.is_local:
                 return
-            size = os.fstat(self.file.fileno()).st_size
-            # The log is for people: a store that fails for a moment must not end the step.
-            with contextlib.suppress(StorageError):
-                if size > self._shared:
-                    self._log.write_bytes(self.end(self._SHOWN))
-                    self._shared = size
+            number, size = self.file.fileno(), os.fstat(self.file.fileno()).st_size
+            if size > (self._shared if limit == self._SHOWN else 0):
+                self._shared = size
+                with self._log.open_writer() as sink:
+                    for start in range(max(0, size - limit), size, self._SHOWN):
+                        sink.write(os.pread(number, self._SHOWN, start))
 
     def close(self) -> None:
         """The process has ended: send all of it."""
-        with self._lock, self.file, contextlib.suppress(StorageError):
-            if not self._log.is_local and self.file.seek(0, os.SEEK_END):
-                self.file.seek(0)
-                with self._log.open_writer() as sink:
-                    shutil.copyfileobj(self.file, sink, self._SHOWN)
+        with self.file:
+            self.share(limit=sys.maxsize)

@@ -5,11 +5,10 @@ root (`--offline`) nothing is read at all.
 """
 
 from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from lmlab.artifacts import claims, mirror
+from lmlab.artifacts import claims, mirror, records
 from lmlab.artifacts.graph import Graph, Node
 from lmlab.artifacts.mirror import Found
 from lmlab.artifacts.records import Record
@@ -87,7 +86,7 @@ def make_plan(graph: Graph, root: Path | None, force: Collection[str] = ()) -> P
     for address, node in graph.nodes.items():
         if address in seen:
             forced = any(node.is_called(wanted) for wanted in force)
-            judged[address] = _judge(node, seen[address], judged, root, forced=forced)
+            judged[address] = _judge(seen[address], judged, root, forced=forced)
     reached = _reached(graph, judged)
     pruned = "what it is for is built"
     items = {
@@ -125,58 +124,41 @@ def _check_force(graph: Graph, force: Collection[str]) -> None:
             )
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """What a look at one artifact found."""
-
-    record: Record | None
-    found: Found | None = None
-    """Where the record is, if in another root."""
-    is_fresh: bool = False
-    why: str = ""
-    """Why there is no record."""
-
-
-def _look_at_needed(graph: Graph, root: Path) -> dict[str, _Seen]:
+def _look_at_needed(graph: Graph, root: Path) -> dict[str, Item]:
     """Look at the targets and, below what is not settled by its own record, at what it needs."""
     roots = regional_roots()
     # A root of one's own (`--root`) is none of the lab's: what is asked for there is to be built there.
-    others = [other for other in roots if other != root] if root in roots else []
-    seen: dict[str, _Seen] = {}
+    others = [other for other in roots if other != root and root in roots]
+    farthest = next((place for place in (root, *others) if not place.is_local), root)
+    seen: dict[str, Item] = {}
     level = list(graph.targets)
     while level:
-        nodes = [graph.nodes[address] for address in level]
-        if root.is_local and not others:
-            looks = [_look(node, root, others) for node in nodes]
-        else:
-            with ThreadPoolExecutor(16) as pool:
-                looks = list(pool.map(lambda node: _look(node, root, others), nodes))
+        looks = records.spread(farthest, lambda address: _look(graph.nodes[address], root, others), level)
         seen.update(zip(level, looks, strict=True))
-        below: dict[str, None] = {}
-        for node in nodes:
-            if seen[node.address].record is None or node.is_mutable:
-                below.update(dict.fromkeys(node.needs))
+        open_ends = [item.node for item in looks if item.record is None or item.node.is_mutable]
+        below = dict.fromkeys(address for node in open_ends for address in node.needs)
         level = [address for address in below if address not in seen]
     return seen
 
 
-def _look(node: Node, root: Path, others: list[Path]) -> _Seen:
-    folder = node.folder(root)
-    record = node.load(root)
+def _look(node: Node, root: Path, others: list[Path]) -> Item:
+    """What is there, not judged yet."""
+    folder, record = node.folder(root), node.load(root)
     if record is not None:
-        return _Seen(record)
+        return Item(node, State.BUILT, "has a record", record=record)
     found = mirror.locate(folder.relative_to(root), others) if others else None
     if found is not None:
-        return _Seen(found.record, found)
+        why = f"copied from {found.region}, {format_bytes(found.record.files.bytes)}"
+        return Item(node, State.MIRROR, why, record=found.record, found=found)
     if not folder.list():
-        return _Seen(None, is_fresh=True, why="no record")
-    return _Seen(None, why=_why_missing(folder))
+        return Item(node, State.BUILD, "no record", is_fresh=True)
+    return Item(node, State.BUILD, _why_missing(folder))
 
 
-def _judge(node: Node, seen: _Seen, judged: Mapping[str, Item], root: Path, *, forced: bool) -> Item:
-    record = seen.record
+def _judge(seen: Item, judged: Mapping[str, Item], root: Path, *, forced: bool) -> Item:
+    node, record = seen.node, seen.record
     if node.given is not None:
-        return Item(node, State.ADOPTED, f"given by --override: {node.given}", (), record)
+        return replace(seen, state=State.ADOPTED, why=f"given by --override: {node.given}")
     if record is None and node.call.is_reference:
         raise ArtifactError(
             f"{node.address} is not built below {root}, and this experiment does not say how. "
@@ -186,7 +168,7 @@ def _judge(node: Node, seen: _Seen, judged: Mapping[str, Item], root: Path, *, f
     drift = tuple(node.recipe.drift(record.config)) if record and known else ()
     _check_pin(node, record, drift)
     if record is None:
-        return Item(node, State.BUILD, seen.why, is_fresh=seen.is_fresh)
+        return seen
     rebuilt = [a for a in node.inputs if a in judged and judged[a].state is State.BUILD]
     epochs = {a: r.epoch for a in node.inputs if a in judged and (r := judged[a].record)}
     if forced:
@@ -198,10 +180,9 @@ def _judge(node: Node, seen: _Seen, judged: Mapping[str, Item], root: Path, *, f
     if why is not None:
         return Item(node, State.BUILD, why, drift, record)
     if seen.found is not None:
-        why = f"copied from {seen.found.region}, {format_bytes(record.files.bytes)}"
-        return Item(node, State.MIRROR, why, drift, record, seen.found)
+        return replace(seen, drift=drift)
     state = State.BUILT if record.source is None else State.ADOPTED
-    return Item(node, state, "recipe drifted, served as it is" if drift else "has a record", drift, record)
+    return replace(seen, state=state, drift=drift, why="drifted, served as it is" if drift else seen.why)
 
 
 def _check_pin(node: Node, record: Record | None, drift: Collection[Change]) -> None:

@@ -4,8 +4,10 @@ A record is written once, by put-if-absent, after all files are in place. It nam
 can be moved. Per-file digests stand beside it in `.files.json`, for `verify`.
 """
 
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,6 +17,8 @@ from lmlab.core.errors import ArtifactError, ConfigError
 from lmlab.core.provenance import Provenance
 from lmlab.storage import Path, tree
 
+T = TypeVar("T")
+R = TypeVar("R")
 RECORD = ".artifact.json"
 FILES = ".files.json"
 SCHEMA = 1
@@ -133,6 +137,14 @@ def open_artifact(record: Record, result_type: type[Artifact], folder: Path) -> 
             ) from error
     path = folder if record.source is None else Path(record.source)
     return build(result, Place(path, record.name, record.version))
+
+
+def spread(root: Path, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """Work on all items at once where a look takes milliseconds; on a local disk threads cost more."""
+    if root.is_local or len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(32) as pool:
+        return list(pool.map(work, items))
 
 
 # -- files -----------------------------------------------------------------------------------------
