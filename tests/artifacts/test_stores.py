@@ -1,7 +1,9 @@
 """The same promises on a local disk, S3 and GCS: plan, build, resume, fail, verify; what a step costs."""
 
 import os
-from dataclasses import make_dataclass
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import make_dataclass, replace
 
 import pytest
 from sample_steps import (
@@ -260,3 +262,20 @@ def test_a_store_that_goes_away_during_a_run_is_one_line_and_the_rerun_goes_on(f
     faults.set()
     assert execute(plan_of(root, total("sum", [number("n/0", 0), number("n/1", 1)])), root).exit_code == 0
     assert claims.newest(root / "n/1" / V) == 2
+
+
+def test_the_record_of_an_owner_that_woke_up_too_late_is_replaced(faulty_root):
+    root, faults = faulty_root
+    folder = root / "n" / V
+    other = execute(plan_of(root, number("m", 7)), root).record(f"m@{V}")
+    # What the runner asks last before it commits is whether its claim still stands.
+    faults.set({"do": "delay", "seconds": 0.7, "method": "GET", "path": "claims(%2F)?$"})
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(execute, plan_of(root, number("n", 1)), root)
+        while not any(method == "GET" and "claims" in path for method, path in faults.seen()):
+            time.sleep(0.01)
+        records.commit(folder, replace(other, name="n", epoch="of a zombie"))
+        report = running.result()
+    assert report.exit_code == 0
+    assert records.load(folder) == report.record(f"n@{V}")
+    assert records.load(folder).result["value"] == 1

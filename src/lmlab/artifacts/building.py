@@ -158,15 +158,11 @@ class Builder:
 
     def _commit(self, claim: Claim, record: Record) -> Ending:
         claim.check()
-        log = claim.path("log")
-        if records.commit(claim.folder, record):
-            return Ending("built", record, log=log)
-        standing = records.load(claim.folder)
-        if standing is None or standing.attempt < claim.number:
-            # Of an owner that woke up after we had emptied the folder: its files are gone.
+        while not records.commit(claim.folder, record):
+            # The newest claim is ours, so this is of an owner that woke up after we had emptied the folder.
+            claim.check()
             (claim.folder / records.RECORD).remove()
-            return self._commit(claim, record)
-        return Ending("served", standing, log=log)
+        return Ending("built", record, log=claim.path("log"))
 
     def _produce(self, claim: Claim, node: Node, cpu: int) -> Produced | Failure:
         call = node.call
