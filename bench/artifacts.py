@@ -1,4 +1,4 @@
-"""Steps that do nothing, so that only the runner is measured: B1, B2, B3, B5, B8 and B9 of the spec.
+"""Steps that do nothing, so that only the runner is measured: B1, B2, B3, B5, B7, B8 and B9.
 
 B1: 100 inline steps and one that joins them, in an empty root. B2: the same graph again, all 100 leaves
 asked for. B3: importing what an experiment imports. B8: planning 10,000 steps. The peer is Marin's
@@ -6,9 +6,10 @@ StepRunner, run by the interpreter named in LMLAB_PEER_MARIN on the same graph i
 concurrency found (8, 32 and 128 were tried). Seconds are wall-clock, the best of the runs, because the peer
 waits more than it computes; CPU seconds stand beside.
 
-B5: B1 on two S3 emulators (they take most of the time), and how many requests one of its steps costs. B9: from
-kill -9 of an owner on another machine to the next claim, where claims go stale after 2 s. spawned: a step in a
-process of its own. None of these has a peer that was run.
+B5: B1 on two S3 emulators (they take most of the time), and how many requests one of its steps costs. B7:
+reading the index of 2,000 artifacts and walking up and down from one of them; index, refresh: making that of
+5,000 anew, and looking at the root when it is there. B9: from kill -9 of an owner on another machine to the next
+claim, where claims go stale after 2 s. spawned: a step in a process of its own. None has a peer that was run.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from resource import RUSAGE_CHILDREN, getrusage
 from typing import Any
 
 from lmlab.artifacts import Artifact, Out, claims, step
+from lmlab.artifacts.catalog import FOLDER, Catalog
 from lmlab.artifacts.graph import collect
 from lmlab.artifacts.identity import Versions
 from lmlab.artifacts.plan import make_plan
@@ -36,6 +38,7 @@ from lmlab.storage import Path
 
 LEAVES, PLANNED, RUNS, PEER_CONCURRENT = 100, 10_000, 5, 32
 SPAWNED, STALE_S = 5, 2.0
+STORED = (2_000, 5_000)
 TESTS = str(LocalPath(__file__).parents[1] / "tests")
 
 # An owner that seems to be on another machine, and beats until it is killed.
@@ -125,6 +128,7 @@ def main() -> None:
         ours["B1"] = measure(lambda run: build(scratch / f"fresh-{run}", value))
         ours["B2"] = measure(lambda _run: build(scratch / "fresh-0", value))
         ours["B3"] = measure_import("from lmlab import step, experiment")
+        ours.update(catalog(scratch))
         ours["B8"] = measure(lambda _run: plan_many())
         ours["spawned"] = measure(lambda run: build_spawned(scratch / f"spawned-{run}"), parts=SPAWNED)
         ours["B9"] = take_over(scratch / "owner")
@@ -152,15 +156,41 @@ def build(root: LocalPath | Path, expected: int) -> None:
     assert record.result["value"] == expected
 
 
-def plan_many() -> None:
-    """Plan a wide and deep graph of which nothing is built, in an empty store."""
-    previous: list[Number] = []
+def chain(length: int) -> list[Number]:
+    """A wide and deep graph: each step needs the three before it."""
     handles: list[Number] = []
-    for i in range(PLANNED):
-        handles.append(join(f"step/{i}", previous))
-        previous = handles[-3:]
-    plan = make_plan(collect(handles, Versions("2026.12.01")), Path("memory://bench-plan"))
+    for i in range(length):
+        handles.append(join(f"step/{i}", handles[-3:]))
+    return handles
+
+
+def plan_many() -> None:
+    """Plan a graph of which nothing is built, in an empty store."""
+    plan = make_plan(collect(chain(PLANNED), Versions("2026.12.01")), Path("memory://bench-plan"))
     assert len(plan.to_build) == PLANNED
+
+
+def catalog(scratch: LocalPath) -> dict[str, Cost]:
+    """Costs of the index, over artifacts that the runner made."""
+    small, large = (Path(scratch / f"stored-{count}") for count in STORED)
+    for root, count in zip((small, large), STORED, strict=True):
+        execute(make_plan(collect(chain(count), Versions("2026.12.01")), root), root)
+        assert len(Catalog(root).refresh().rows) == count
+
+    def neighbours(_run: int) -> None:
+        found, middle = Catalog(small).snapshot, f"step/{STORED[0] // 2}@2026.12.01"
+        assert len(found.up(middle)) + len(found.down(middle)) == STORED[0] - 1
+
+    def index(_run: int) -> None:
+        (large / FOLDER).remove_tree()
+        Catalog(large).refresh()
+
+    def refresh(_run: int) -> None:
+        Catalog(large).refresh()
+
+    return {
+        name: measure(work) for name, work in (("B7", neighbours), ("refresh", refresh), ("index", index))
+    }
 
 
 def build_spawned(root: LocalPath) -> None:
