@@ -55,11 +55,14 @@ def copy_artifact(found: Found, target: Path, *, lost: threading.Event) -> None:
     with budget.prepaid(found.folder, 0):
         listed = (found.folder / records.FILES).read_if_present()
     digests = _digests(listed, found.record)
+    if not digests:
+        listed = None
     sizes = _sizes(found.folder)
     _check_totals(found, sizes, found.folder)
     for name in _sizes(target).keys() - sizes.keys():
         (target / name).remove()
-    names = [name for name in sizes if not _is_there(target / name, digests.get(name))]
+    there = copy.run_all(lambda name: _is_there(target / name, digests.get(name)), list(sizes))
+    names = [name for name, is_there in zip(sizes, there, strict=True) if not is_there]
 
     def bring(name: str) -> None:
         sent = copy.copy_hashed(found.folder / name, target / name, lost)
