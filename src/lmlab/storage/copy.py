@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -166,21 +166,11 @@ def digests(place: Path) -> dict[str, tuple[int, str]]:
 
 
 def copy_hashed(source: Path, target: Path, stop: threading.Event | None = None) -> tuple[int, str]:
-    """Copy one file through this process; returns size and sha256 of what was sent."""
-    size = source.size()
-    if target.is_local and not source.is_local and size >= _LARGE:
+    """Copy one file, a large one from far away in parts; returns size and sha256 of what has arrived."""
+    if target.is_local and not source.is_local and source.size() >= _LARGE:
         download(source, target.local, stop=stop)
         return tree.sha256(target)
-    hasher = hashlib.sha256()
-
-    def passing() -> Iterator[bytes]:
-        for block in source.chunks():
-            _check(stop, source)
-            hasher.update(block)
-            yield block
-
-    publish(passing(), target, size)
-    return size, hasher.hexdigest()
+    return _pass_on(source, target, stop)
 
 
 def verified_copy(source: Path, target: Path) -> Copied:
@@ -194,7 +184,7 @@ def verified_copy(source: Path, target: Path) -> Copied:
             digest = tree.sha256(place)
             if digest == tree.sha256(origin):
                 return digest, True
-        sent, arrived = copy_hashed(origin, place), tree.sha256(place)
+        sent, arrived = _pass_on(origin, place), tree.sha256(place)
         if sent != arrived:
             place.remove()
             raise StorageError(
@@ -203,9 +193,9 @@ def verified_copy(source: Path, target: Path) -> Copied:
         return arrived, False
 
     done = commits_last(one, list(wanted))
-    digests = {name: digest for name, (digest, _) in done.items()}
-    total, present = sum(size for size, _ in digests.values()), sum(found for _, found in done.values())
-    return Copied(len(done), total, present, tree.tree_sha256(digests))
+    proved = {name: digest for name, (digest, _) in done.items()}
+    total, present = sum(size for size, _ in proved.values()), sum(found for _, found in done.values())
+    return Copied(len(done), total, present, tree.tree_sha256(proved))
 
 
 def sync(
@@ -255,10 +245,12 @@ def check_ends(source: Path, target: Path) -> None:
 def run_all(
     work: Callable[[T], R], items: Sequence[T], threads: int = _THREADS, halt: threading.Event | None = None
 ) -> list[R]:
-    """Do the work for each item, in threads that share this one's context; the first failure ends all."""
+    """Do the work for each item, in threads that share this one's context; a failure leaves what waits."""
     with ThreadPoolExecutor(threads) as pool:
         futures = [pool.submit(contextvars.copy_context().run, work, item) for item in items]
         try:
+            for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+                future.result()
             return [future.result() for future in futures]
         finally:
             if halt is not None:
@@ -324,13 +316,14 @@ class _Parts:
 def locked(folder: pathlib.Path) -> Generator[None]:
     """One process at a time; the lock falls with its process."""
     folder.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as file:
+    with folder.with_name(f"{folder.name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         folder.mkdir(exist_ok=True)
         yield
 
 
 def commits_last(work: Callable[[str], R], names: Sequence[str]) -> dict[str, R]:
+    """Do the work for each file of a folder, for those that commit the others once all these are done."""
     last = [name for name in names if name.rpartition("/")[2] in COMMITS]
     first = [name for name in names if name not in set(last)]
     return {
@@ -338,6 +331,20 @@ def commits_last(work: Callable[[str], R], names: Sequence[str]) -> dict[str, R]
         for group in (first, last)
         for name, result in zip(group, run_all(work, group), strict=True)
     }
+
+
+def _pass_on(source: Path, target: Path, stop: threading.Event | None = None) -> tuple[int, str]:
+    """Stream one file through this process; returns size and sha256 of what was sent."""
+    size, hasher = source.size(), hashlib.sha256()
+
+    def passing() -> Iterator[bytes]:
+        for block in source.chunks():
+            _check(stop, source)
+            hasher.update(block)
+            yield block
+
+    publish(passing(), target, size)
+    return size, hasher.hexdigest()
 
 
 def _why(wanted: Stat, there: Stat | None) -> str:
