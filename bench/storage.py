@@ -1,0 +1,145 @@
+"""Many small objects, one large one and a listing on an S3 emulator: B6 of the orchestration spec.
+
+B6-put and B6-get: 200 objects of 1 KB by 16 threads. get-64MB: one object whole. list-200: one folder. The
+peer is s3fs, run by the interpreter named in LMLAB_PEER_MARIN against the same server, by 16 threads too; as
+B6-put-bulk and B6-get-bulk it sends all 200 through its event loop at once, while ours keeps to 16 threads.
+Seconds are wall-clock, the best of the runs; the server's own time is in both. CPU seconds stand beside.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path as LocalPath
+from typing import Any
+
+from lmlab.core import environ
+from lmlab.storage import Path
+
+COUNT, THREADS, RUNS, LARGE = 200, 16, 5, 64 << 20
+PEER_FORMS = (f"s3fs, {THREADS} threads", "s3fs, all at once in its event loop")
+TESTS = LocalPath(__file__).parents[1] / "tests"
+
+# What the peer's interpreter runs: prints [wall, CPU] of each figure and what it read.
+PEER = """
+import json, sys, time
+from concurrent.futures import ThreadPoolExecutor
+import s3fs
+endpoint, count, threads, runs, large = sys.argv[1], *map(int, sys.argv[2:])
+fs = s3fs.S3FileSystem(key="testing", secret="testing", endpoint_url=endpoint, use_listings_cache=False,
+                       config_kwargs={"max_pool_connections": 128})
+names, data, big = [f"bench/peer/{i:04}" for i in range(count)], b"x" * 1024, bytes(large)
+pool = ThreadPoolExecutor(threads)
+fs.pipe_file("bench/peer-large", big)
+forms = {
+    "B6-put": lambda: list(pool.map(lambda n: fs.pipe_file(n, data), names)),
+    "B6-get": lambda: list(pool.map(fs.cat_file, names)),
+    "B6-put-bulk": lambda: fs.pipe({n: data for n in names}),
+    "B6-get-bulk": lambda: list(fs.cat(names).values()),
+    "get-64MB": lambda: fs.cat_file("bench/peer-large"),
+    "list-200": lambda: fs.ls("bench/peer", detail=True),
+}
+told = {}
+for name, form in forms.items():
+    costs = []
+    for _ in range(runs):
+        cpu, wall = time.process_time(), time.perf_counter()
+        value = form()
+        costs.append((time.perf_counter() - wall, time.process_time() - cpu))
+    told[name] = *min(costs), (sum(map(len, value)) if name.startswith("B6-get") else len(value or names))
+print(json.dumps(told))
+"""
+
+
+def main() -> None:
+    """Start a server, measure both sides on it, check that they did the same work, and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--server", choices=["moto_s3", "ministack_s3"], default="ministack_s3")
+    arguments = parser.parse_args()
+    command = [sys.executable, "-m", f"services.{arguments.server}"]
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(command, cwd=TESTS, stdin=pipe, stdout=pipe, stderr=nothing, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdin is not None
+        endpoint = f"http://127.0.0.1:{server.stdout.readline().strip()}"
+        urllib.request.urlopen(urllib.request.Request(f"{endpoint}/bench", method="PUT"), timeout=20).close()
+        ours, peer = our_figures(endpoint), peer_figures(endpoint)
+        server.stdin.close()
+    for name in ("B6-put", "B6-get", "B6-put-bulk", "B6-get-bulk", "get-64MB", "list-200"):
+        show(name, ours[name.removesuffix("-bulk")], peer.get(name), as_json=arguments.json)
+
+
+def our_figures(endpoint: str) -> dict[str, Any]:
+    """Best wall and CPU seconds of each figure, and its amount of work."""
+    with tempfile.TemporaryDirectory() as folder:
+        key = LocalPath(folder) / "key"
+        key.write_text("testing")
+        (LocalPath(folder) / "lmlab.toml").write_text(
+            f'[backends."s3://"]\nendpoint = "{endpoint}"\nregion = "us-east-1"\nallow_http = true\n'
+            f'access_key = "file:{key}"\nsecret_key = "file:{key}"\n'
+        )
+        environ.put("LMLAB_CONFIG", f"{folder}/lmlab.toml")
+        return measure_all(Path("s3://bench/ours"))
+
+
+def measure_all(root: Path) -> dict[str, Any]:
+    """The figures below a root."""
+    paths = [root / "small" / f"{i:04}" for i in range(COUNT)]
+    data, large = b"x" * 1024, root / "large"
+    large.write_bytes(bytes(LARGE))
+    with ThreadPoolExecutor(THREADS) as pool:
+        return {
+            "B6-put": best(lambda: len(list(pool.map(lambda path: path.write_bytes(data), paths)))),
+            "B6-get": best(lambda: sum(map(len, pool.map(Path.read_bytes, paths)))),
+            "get-64MB": best(lambda: len(large.read_bytes())),
+            "list-200": best(lambda: len((root / "small").walk_stats())),
+        }
+
+
+def best(work: Callable[[], int]) -> tuple[float, float, int]:
+    """Least wall and CPU seconds of RUNS runs, and the amount of work done."""
+    costs, done = [], 0
+    for _ in range(RUNS):
+        cpu, wall = time.process_time(), time.perf_counter()
+        done = work()
+        costs.append((time.perf_counter() - wall, time.process_time() - cpu))
+    return *min(costs), done
+
+
+def peer_figures(endpoint: str) -> dict[str, Any]:
+    """The peer's costs and its amount of work; empty without a peer."""
+    python = environ.get("LMLAB_PEER_MARIN")
+    if python is None:
+        return {}
+    numbers = [str(number) for number in (COUNT, THREADS, RUNS, LARGE)]
+    command = [python, "-c", PEER, endpoint, *numbers]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+    return json.loads(told)
+
+
+def show(name: str, ours: Any, peer: Any, *, as_json: bool) -> None:
+    """One line for a person or a program."""
+    figure = {
+        "name": name,
+        "ours": round(ours[0], 4),
+        "peer": None if peer is None else round(peer[0], 4),
+        "peer_name": None if peer is None else PEER_FORMS[name.endswith("-bulk")],
+        "ratio": None if peer is None else round(peer[0] / ours[0], 1),
+        "unit": "s",
+        "better": "lower",
+        "same_work": ours[2] == peer[2] if peer else None,
+        "runs": RUNS,
+        "ours_cpu_s": round(ours[1], 4),
+        "peer_cpu_s": None if peer is None else round(peer[1], 4),
+    }
+    print(json.dumps(figure) if as_json else " ".join(f"{key}={value}" for key, value in figure.items()))
+
+
+if __name__ == "__main__":
+    main()
