@@ -82,6 +82,13 @@ def test_what_fails_once_is_tried_again(faulty_root, fault):
         assert len(faults.seen()) > 1, name
 
 
+def test_a_conflict_between_writers_is_no_lost_race(faulty_root):
+    root, faults = faulty_root
+    faults.set({"do": "status", "code": 409, "method": "PUT", "times": 1})
+    assert (root / "claim").create_bytes(b"1")
+    assert (root / "claim").read_bytes() == b"1"
+
+
 @pytest.mark.parametrize("how", ["read_bytes", "chunks", "open", "read_range", "copy_to"])
 def test_a_body_that_breaks_off_is_never_a_short_success(faulty_root, how, tmp_path):
     root, faults = faulty_root

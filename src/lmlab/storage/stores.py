@@ -211,7 +211,8 @@ def create(scheme: str, bucket: str, key: str, data: bytes, place: str) -> bool:
         try:
             obstore.put(store, key, data, mode="create", attributes={_WRITER: writer})
         except AlreadyExistsError as error:
-            if tried == 1:
+            # S3's 409 says that another write was under way, not that it came through.
+            if tried == 1 and "409 Conflict" not in str(error):
                 return False
             failure: Exception = error
         except (BaseError, OSError, ValueError) as error:
