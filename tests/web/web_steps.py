@@ -1,6 +1,7 @@
 """The steps of the test lab, and the run that builds it."""
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path as LocalPath
 
@@ -79,9 +80,10 @@ def documents(folder: Path, texts: list[str], reasons: list[str]) -> None:
 
 
 def build_lab(place: LocalPath) -> None:
-    """Two versions of a chain of three steps; in the newer one a step fails and one is gone."""
+    """Two versions of a chain of three steps, one of which fails; the input of the older one is gone."""
     root = Path(str(place))
     for version, keep in ((OLD, 0.5), (NEW, 0.25)):
         corpus = curate("web/corpus", source("web/source", 50), keep)
         targets = [summarize("web/report", corpus, "What the corpus says"), breaks("web/broken", corpus)]
         execute(make_plan(collect(targets, Versions(version)), root), root)
+    shutil.rmtree(place / "web" / "source" / OLD)
