@@ -5,10 +5,12 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 
+import msgspec
 import pytest
 
-from lmlab.core.errors import BudgetExceeded, ConfigError
+from lmlab.core.errors import BudgetExceeded, ConfigError, InputError
 from lmlab.storage import Path, budget
 
 GIB = budget.GIB
@@ -213,3 +215,21 @@ def test_a_large_read_is_on_record_even_if_its_process_is_killed_while_reading(f
     script = f"{CHARGE}\nimport os\nos.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", script, str(far), str(GIB)], check=False)
     assert [row.bytes for row in budget.rows(here)] == [GIB]
+
+
+def test_a_damaged_account_is_named(far, here):
+    (here / ".transfers" / os.environ["LMLAB_RUN_ID"] / "other.json").write_text("{")
+    with pytest.raises(InputError, match=r"other\.json is no account of transfers"):
+        budget.charge(far, 1)
+
+
+def test_a_thousand_runs_are_reported_again_in_no_time(far, here):
+    row = budget.Transfer(1.0, "ada", "r", "us-central1", "europe-west4", "x", 1, "read")
+    text = msgspec.json.encode(budget.Account(1, (row,))).decode()
+    for number in range(1000):
+        (here / ".transfers" / f"{number}").make_folder()
+        (here / ".transfers" / f"{number}" / "p.json").local.write_text(text)
+    assert len(budget.rows(here)) == 1000
+    began = time.process_time()
+    assert len(budget.rows(here)) == 1000
+    assert time.process_time() - began < 0.3

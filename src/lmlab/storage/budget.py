@@ -7,6 +7,7 @@ nor a restart multiply the limit, without lock or server. The rows are the facts
 
 import atexit
 import contextlib
+import functools
 import os
 import platform
 import random
@@ -142,9 +143,9 @@ def rows(root: "Path", since: float = 0.0) -> list[Transfer]:
     """All transfers recorded below a root from a time on, the oldest first."""
     flush()
     # A file is as young as its last row; a day is more than two clocks differ by.
-    paths = [path for path, stat in (root / FOLDER).walk_stats() if stat.modified > since - 86_400]
+    files = [(path, s.etag) for path, s in (root / FOLDER).walk_stats() if s.modified > since - 86_400]
     with ThreadPoolExecutor(1 if root.is_local else 32) as pool:
-        accounts = list(pool.map(_read, paths))
+        accounts = list(pool.map(lambda file: _read(*file), files))
     found = [row for account in accounts for row in account.rows if row.time >= since]
     return sorted(found, key=lambda row: row.time)
 
@@ -179,7 +180,6 @@ class _Ledger:
         self._path = folder / f"{platform.node()}-{os.getpid()}-{secrets.token_hex(4)}.json"
         self._reserved = self._spent = 0
         self._rows: dict[tuple[str, int], Transfer] = {}
-        self._others: dict[Path, tuple[str, int]] = {}
         self.is_ahead = False
         """Whether rows are only in memory."""
 
@@ -231,10 +231,8 @@ class _Ledger:
         """Reserve so much in all; returns what the run's other processes hold after that."""
         self._reserved = amount
         self.write()
-        for path, stat in self._folder.children():
-            if stat and path != self._path and self._others.get(path, ("", 0))[0] != stat.etag:
-                self._others[path] = (stat.etag, _read(path).reserved)
-        return sum(reserved for _, reserved in self._others.values())
+        others = [(path, stat) for path, stat in self._folder.children() if stat and path != self._path]
+        return sum(_read(path, stat.etag).reserved for path, stat in others)
 
 
 def _ledger() -> _Ledger:
@@ -247,7 +245,9 @@ def _ledger() -> _Ledger:
     return _ledgers[key]
 
 
-def _read(path: "Path") -> Account:
+@functools.lru_cache(4096)
+def _read(path: "Path", _etag: str) -> Account:
+    """One version of an account: most never change again."""
     try:
         return msgspec.json.decode(path.read_if_present() or b"{}", type=Account)
     except msgspec.DecodeError as error:
