@@ -87,9 +87,16 @@ def test_every_subverb_has_json(fs, folder, any_root):
 def test_verify_names_what_differs_and_fails(call, folder, any_root):
     call("fs", "cp", folder, any_root)
     (any_root / "a.txt").write_text("one\ntwo\nthrEe\n")
+    (any_root / "more").write_text("x")
+    (folder / "less").write_text("x")
     code, out, _ = call("fs", "verify", folder, any_root)
     assert code == 1
-    assert out.startswith("a.txt: has other content")
+    lines = out.splitlines()
+    assert lines[0].startswith("a.txt: 14 bytes with sha256 ")
+    assert lines[1:] == [f"less: only in {folder}", f"more: only in {any_root}"]
+    assert call("fs", "verify", folder / "a.txt", any_root / "a.txt")[1].startswith(
+        f"{folder}/a.txt: 14 bytes"
+    )
 
 
 def test_sync_deletes_only_when_asked(fs, folder, any_root):

@@ -88,37 +88,38 @@ def fs(flags: FsFlags, _fields: list[str]) -> int:
     if given or len(flags.paths) != len(usage.split()) or "" in flags.paths:
         got = f"--{given[0].replace('_', '-')}" if given else " ".join(map(repr, flags.paths)) or "nothing"
         raise ConfigError(f"lmlab fs {flags.subverb} takes {usage or 'no path'}, not {got}. See --help.")
-    choose_root(flags.root)
-    answer = function(flags)
-    if flags.json:
-        print(json.dumps(answer.value, indent=1))
-    elif answer.lines:
-        print("\n".join(answer.lines))
-    return answer.code
+    if flags.root:
+        choose_root(flags.root)
+    return _say(function(flags), flags.json)
 
 
 def gc(flags: GcFlags, _fields: list[str]) -> int:
     """`lmlab gc`."""
-    root, cache, now = choose_root(flags.root), Path(environ.cache_dir()), time.time()
-    found = [
-        (path, size, why)
-        for why, swept in (
-            ("expired scratch", scratch.sweep(root, now, remove=not flags.dry_run)),
-            ("expired scratch", scratch.sweep(cache, now, remove=not flags.dry_run)),
-            ("unfinished write", scratch.sweep_drafts(root, now, remove=not flags.dry_run)),
-        )
-        for path, size in swept
-    ]
-    total = sum(size for _, size, _ in found)
-    if flags.json:
-        files = [{"path": str(path), "bytes": size, "why": why} for path, size, why in found]
-        print(json.dumps({"removed": not flags.dry_run, "bytes": total, "files": files}, indent=1))
-        return 0
-    for line in table([[why, format_bytes(size), path] for path, size, why in found]):
-        print(line)
-    done = "would be removed" if flags.dry_run else "removed"
-    print(f"{len(found)} files, {format_bytes(total)} {done} below {root}")
-    return 0
+    root, cache, now, removes = (
+        choose_root(flags.root),
+        Path(environ.cache_dir()),
+        time.time(),
+        not flags.dry_run,
+    )
+    swept = {
+        "expired scratch": scratch.sweep(root, now, remove=removes)
+        + scratch.sweep(cache, now, remove=removes),
+        "unfinished write": scratch.sweep_drafts(root, now, remove=removes),
+    }
+    rows = [{"path": str(p), "bytes": size, "why": why} for why, files in swept.items() for p, size in files]
+    total = sum(row["bytes"] for row in rows)
+    lines = table([[row["why"], format_bytes(row["bytes"]), row["path"]] for row in rows])
+    done = "removed" if removes else "would be removed"
+    lines.append(f"{len(rows)} files, {format_bytes(total)} {done} below {root}")
+    return _say(Answer({"removed": removes, "bytes": total, "files": rows}, lines), flags.json)
+
+
+def _say(answer: Answer, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps(answer.value, indent=1))
+    elif answer.lines:
+        print("\n".join(answer.lines))
+    return answer.code
 
 
 # -- looking ---------------------------------------------------------------------------------------
@@ -201,11 +202,21 @@ def _hash(flags: FsFlags) -> Answer:
 
 
 def _verify(flags: FsFlags) -> Answer:
-    ends = [copy.digests(_there(path)) for path in flags.paths]
-    problems = tree.differences(*ends)
-    count, size = len(ends[0]), sum(size for size, _ in ends[0].values())
-    equal = [f"equal: {count} files, {format_bytes(size)}, sha256 {tree.tree_sha256(ends[0])[:16]}"]
+    source, target = (copy.digests(_there(path)) for path in flags.paths)
+    problems = [
+        f"{name or flags.paths[0]}: {_difference(source.get(name), target.get(name), flags.paths)}"
+        for name in sorted(source.keys() | target.keys())
+        if source.get(name) != target.get(name)
+    ]
+    size = format_bytes(sum(size for size, _ in source.values()))
+    equal = [f"equal: {len(source)} files, {size}, sha256 {tree.tree_sha256(source)[:16]}"]
     return Answer({"equal": not problems, "problems": problems}, problems or equal, 1 if problems else 0)
+
+
+def _difference(one: tuple[int, str] | None, other: tuple[int, str] | None, paths: Sequence[str]) -> str:
+    if one is None or other is None:
+        return f"only in {paths[0] if one else paths[1]}"
+    return f"{one[0]} bytes with sha256 {one[1][:12]}, but {other[0]} with {other[1][:12]} in {paths[1]}"
 
 
 def _lifecycle(flags: FsFlags) -> Answer:
