@@ -148,18 +148,16 @@ class Catalog:
         """Look at the root and keep what is new: one look at the folder of each artifact."""
         with self._lock:
             known = self.snapshot.rows
-            looks = records.spread(
-                self.root, lambda one: self._look(one[0], one[1], known), history.folders(self.root)
-            )
-            found = [row for row in looks if row]
+            folders = history.folders(self.root)
+            looked = records.spread(self.root, lambda one: self._look(one[0], one[1], known), folders)
+            found = [row for row in looked if row]
             rows = {row.address: row for row in found}
             if rows != known:
                 self.snapshot = Snapshot(rows)
+                data = msgspec.msgpack.encode((Row.__struct_fields__, found))
                 # Who may only read a root can still look at it.
                 with contextlib.suppress(StorageError):
-                    (self.root / FOLDER / INDEX).write_bytes(
-                        msgspec.msgpack.encode((Row.__struct_fields__, found))
-                    )
+                    (self.root / FOLDER / INDEX).write_bytes(data)
         return self.snapshot
 
     def _look(self, folder: Path, mark: str, known: Mapping[str, Row]) -> Row | None:
@@ -216,16 +214,8 @@ def _reach(start: str, following: Mapping[str, Iterable[str]], depth: int | None
 
 def _built(record: Record, mark: str) -> Row:
     of_record = (
-        "address",
-        "name",
-        "version",
-        "fingerprint",
-        "result_type",
-        "started",
-        "finished",
-        "attempt",
-        "source",
-        "after",
+        *("address", "name", "version", "fingerprint", "result_type"),
+        *("started", "finished", "attempt", "source", "after"),
     )
     of_origin = ("user", "host", "commit", "branch", "dirty")
     return Row(

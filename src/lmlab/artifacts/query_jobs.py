@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from lmlab.artifacts import query_engine as engine
-from lmlab.artifacts.catalog import Catalog, Row, Snapshot
+from lmlab.artifacts.catalog import FOLDER, Catalog, Row, Snapshot
 from lmlab.artifacts.query_rules import Query, check
 from lmlab.core import environ
 from lmlab.core.errors import ConfigError, HostError, LmlabError, StorageError
@@ -151,11 +151,18 @@ class Queries:
 
     def tables(self, snapshot: Snapshot, names: Collection[str] = TABLES) -> dict[str, Any]:
         """The tables of SQL as Arrow; those that grow by themselves only if they are named."""
+        import pyarrow.parquet as pq
+
         if self._tables[0] != snapshot.generation:
             sources = snapshot.sources.items()
             edges = [Edge(a, target, kind) for target, used in sources for a, kind in used.items()]
             found = {"artifacts": arrow(Row, snapshot.rows.values()), "edges": arrow(Edge, edges)}
             self._tables = snapshot.generation, found
+            for name, table in found.items():
+                place = self.catalog.root / FOLDER / f"{name}.parquet"
+                # For whoever opens the catalog without us.
+                with contextlib.suppress(StorageError), place.writer() as draft:
+                    pq.write_table(table, draft)
         tables = dict(self._tables[1])
         if "queries" in names:
             tables["queries"] = arrow(Logged, self.log.rows())
