@@ -5,8 +5,10 @@ import os
 import shutil
 import time
 
+import msgspec
 import pytest
 
+from lmlab.artifacts import claims
 from lmlab.cli.main import main
 from lmlab.storage import Path, budget
 from lmlab.storage.scratch import DAY_S
@@ -295,6 +297,17 @@ def test_failed_artifacts_stand_in_the_daily_report(call, lmlab, file, tmp_path)
     public = call("report", "egress", "--root", root, "--public")[1]
     assert "demo/count@2026.12.01 is failed\n" in public
     shutil.rmtree(root)
+
+
+def test_a_runner_that_fell_silent_on_another_machine_stands_in_the_daily_report(call, tmp_path):
+    root = Path(tmp_path / "root")
+    claim = claims.claim_path(root / "runs" / "big" / "2026.12.01", 1, "claim")
+    owner = claims.Owner("t", "elsewhere", "boot", 7, 1, "run", {}, 0.0)
+    claim.write_bytes(msgspec.json.encode(owner))
+    assert "silent" not in call("report", "egress", "--root", root)[1]
+    os.utime(claim, (time.time() - 80 * 3600,) * 2)
+    text = call("report", "egress", "--root", root)[1]
+    assert "runs/big@2026.12.01 is silent: no beat of process 7 on elsewhere for 80h00m" in text
 
 
 def test_a_wrong_report_or_window_is_one_line(call):

@@ -5,14 +5,16 @@ Made of the rows that `storage.budget` writes before each read, so nothing is gu
 
 import re
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from lmlab.artifacts import history
-from lmlab.core.units import format_bytes
+from lmlab.artifacts import claims, history
+from lmlab.core.units import format_bytes, format_seconds
 from lmlab.storage import Path, budget
 from lmlab.storage.budget import Transfer
 
+SILENT_S = 3600.0
+"""Long after a claim may be taken over: nobody waits for it, so nobody noticed."""
 MENTIONS = 10
 """How many of an offender's largest reads are named."""
 
@@ -33,9 +35,9 @@ class Broken:
 
     address: str
     state: str
-    """failed, dead or corrupt"""
+    """failed, dead, corrupt, or silent: claimed from another machine, and no beat for long"""
     error: str
-    """The first cause's first line."""
+    """The first line of why."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,7 @@ def egress(
         offenders=tuple(user for user in users if user.bytes > threshold_bytes),
         allowed=tuple(row for row in rows if row.kind == "allowed"),
         broken=tuple(
-            Broken(hide(one.address), one.state, "" if public else one.error.partition("\n")[0])
-            for one in history.entries(root)
-            if one.state in ("failed", "dead", "corrupt")
+            Broken(hide(one.address), one.state, "" if public else one.error) for one in _broken(root, now)
         ),
     )
 
@@ -99,6 +99,18 @@ def lines(report: Egress) -> list[str]:
     for one in report.broken:
         text.append(f"{one.address} is {one.state}" + (f": {one.error}" if one.error else ""))
     return text
+
+
+def _broken(root: Path, now: float) -> Iterator[Broken]:
+    for one in history.entries(root):
+        if one.state in ("failed", "dead", "corrupt"):
+            yield Broken(one.address, one.state, one.error.partition("\n")[0])
+        elif one.state == "running":
+            files = [claims.claim_path(one.folder, one.attempt, kind) for kind in ("claim", "beat")]
+            silent_s = now - max(path.stat().modified for path in files if path.exists())
+            if silent_s > SILENT_S:
+                owner = one.owner.shown if one.owner else "an unknown process"
+                yield Broken(one.address, "silent", f"no beat of {owner} for {format_seconds(silent_s)}")
 
 
 def _user(name: str, reads: Sequence[Transfer]) -> User:
