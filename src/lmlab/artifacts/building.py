@@ -111,8 +111,8 @@ class Builder:
             ending = Ending("failed", failure=failures.from_exception(error), log=claim.path("log"))
         finally:
             if ending.failure is not None:
-                _tidy(claim, node)
                 ending = replace(ending, failure=self._with_missing_input(ending.failure, node))
+                _tidy(claim, node)
             self.keeper.remove(claim)
             claims.finish(claim, _last_beat(ending))
         self._standing.add(node.address)
@@ -157,12 +157,20 @@ class Builder:
         return self._commit(claim, record)
 
     def _commit(self, claim: Claim, record: Record) -> Ending:
-        claim.check()
-        while not records.commit(claim.folder, record):
-            # The newest claim is ours, so this is of an owner that woke up after we had emptied the folder.
-            claim.check()
-            (claim.folder / records.RECORD).remove()
-        return Ending("built", record, log=claim.path("log"))
+        give_up = time.monotonic() + claim.timing.lost_s / 2
+        while True:
+            try:
+                claim.check()
+                if records.commit(claim.folder, record):
+                    return Ending("built", record, log=claim.path("log"))
+                # The newest claim is ours, so it is of an owner that woke up after we had emptied the folder.
+                claim.check()
+                (claim.folder / records.RECORD).remove()
+            except StorageError:
+                # A store that is away for half a minute must not cost a step of hours.
+                if claim.folder.is_local or time.monotonic() > give_up:
+                    raise
+                time.sleep(claim.timing.beat_s / 30)
 
     def _produce(self, claim: Claim, node: Node, cpu: int) -> Produced | Failure:
         call = node.call
@@ -261,8 +269,12 @@ def _remove(paths: list[Path]) -> None:
 
 def _tidy(claim: Claim, node: Node) -> None:
     """After a failure nothing half-written stays, unless the step can resume or another owns it now."""
-    if not node.call.step.resumes and not claim.is_lost() and claims.newest(claim.folder) == claim.number:
-        _remove(_contents(claim.folder))
+    if node.call.step.resumes or claim.is_lost():
+        return
+    # What a failing store keeps is removed by the next owner.
+    with contextlib.suppress(StorageError):
+        if claims.newest(claim.folder) == claim.number:
+            _remove(_contents(claim.folder))
 
 
 def _adopted(node: Node, source: str) -> Produced:
