@@ -218,6 +218,11 @@ def test_what_cannot_be_is_refused_on_a_page_that_says_why(site, path, code):
     assert code == 200 or 'class="answer"' in answer.text
 
 
+def test_links_of_an_address_with_escaped_slashes_do_not_climb_too_far(site):
+    page = site.get(f"/artifact/web%2Fcorpus@{NEW}").text
+    assert f'href="../artifact/web/source@{NEW}"' in page
+
+
 def test_a_name_that_is_not_ours_is_refused(site):
     answer = site.get("/", host="evil.example:80")
     assert answer.status_code == 421
@@ -225,6 +230,7 @@ def test_a_name_that_is_not_ours_is_refused(site):
     assert site.get("/", host="localhost").status_code == 200
 
 
+@pytest.mark.slow
 def test_empty_places_say_how_to_fill_them(tmp_path, serve):
     with serve(tmp_path / "empty") as site:
         assert "lmlab run experiments/quickstart.py" in site.settled("/").text

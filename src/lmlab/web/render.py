@@ -30,7 +30,7 @@ async def page(template: str, request: Request, context: Mapping[str, Any], stat
 
     What stands before `later` in a template is sent before what follows is waited for.
     """
-    depth = request.url.path.removeprefix(request.scope.get("root_path", "")).count("/") - 1
+    depth = request.scope["raw_path"].count(b"/") - 1
     query = defaultdict(str, request.query_params)
 
     def here(**changes: Any) -> str:
