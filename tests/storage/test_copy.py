@@ -7,12 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path as LocalPath
 
 import pytest
 
 from lmlab.core.errors import ConfigError, StorageError
-from lmlab.storage import Path, copy, tree
+from lmlab.storage import Path, copy
 
 DOWNLOAD = """
 import pathlib, sys
@@ -209,10 +208,15 @@ def test_nothing_is_copied_onto_itself_or_into_itself(folder):
 
 @pytest.mark.slow
 def test_a_large_file_moves_between_stores_in_parts(any_root, tmp_path, monkeypatch):
+    monkeypatch.setenv("LMLAB_CACHE", str(tmp_path / "cache"))
     data = noise(40 << 20)
     (any_root / "large").write_bytes(data)
-    copy.copy_file(any_root / "large", Path(tmp_path / "large"))
-    assert (
-        hashlib.sha256(LocalPath(tmp_path / "large").read_bytes()).digest() == hashlib.sha256(data).digest()
-    )
-    assert copy.copy_hashed(any_root / "large", Path(tmp_path / "again")) == tree.sha256(any_root / "large")
+    elsewhere = Path(f"memory://{any_root.name}/large")
+    for target in (Path(tmp_path / "large"), elsewhere):
+        copy.copy_file(any_root / "large", target)
+        assert target.read_bytes() == data
+    digest = (len(data), hashlib.sha256(data).hexdigest())
+    assert copy.copy_hashed(any_root / "large", Path(tmp_path / "again")) == digest
+    assert copy.verified_copy(any_root / "large", elsewhere).present == 1
+    left = [path for path in Path(tmp_path / "cache").walk() if not path.name.endswith(".lock")]
+    assert left == []
