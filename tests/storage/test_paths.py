@@ -146,6 +146,7 @@ def test_a_part_of_the_path_that_is_a_file_is_an_error_of_one_line(tmp_path):
         (errno.EACCES, "may not be written by this user"),
         (errno.ENOTDIR, "a part of that path is a file"),
         (errno.ENOENT, "does not exist"),
+        (errno.EISDIR, "is a folder"),
         (errno.EIO, "Input/output error"),
     ],
 )

@@ -6,6 +6,7 @@ tables are never merged, so that an entry for one bucket loses no setting by acc
 
 import functools
 import pathlib
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -162,6 +163,17 @@ def _check_backend(key: str, entry: dict[str, Any], where: str) -> None:
     """Refuse literal secrets before anything could print them, and let one reference stand without a list."""
     if "://" not in key:
         raise ConfigError(f"{where} is no address. Write scheme:// or scheme://bucket, such as s3://data.")
+    address = str(entry.get("endpoint", "https://x"))
+    if not re.match(r"https?://[A-Za-z0-9.\[\]:_-]+(/[!-~]*)?$", address):
+        raise ConfigError(f"{where}.endpoint is {address!r}, which is no address. Write https://host[:port].")
+    if (
+        address.startswith("http://")
+        and not entry.get("allow_http")
+        and not key.startswith(("hf:", "gcp-secret:"))
+    ):
+        raise ConfigError(
+            f"{where}.endpoint sends data and signatures in the clear. Add allow_http = true if meant."
+        )
     for name in _REFERENCES:
         if name in entry:
             references = [entry[name]] if isinstance(entry[name], str) else entry[name]

@@ -53,6 +53,11 @@ _GS_SOURCES = (
 )
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EPERM}
+_CAUSES = {
+    "dns error": "its host is unknown",
+    "ConnectionRefused": "nothing listens there",
+    "TimedOut": "it kept silent too long",
+}
 _REFUSED = (PermissionDeniedError, UnauthenticatedError)
 _NOT_A_FOLDER = {errno.ENOTDIR, errno.EEXIST}
 
@@ -301,15 +306,20 @@ def translate(error: Exception, place: str, verb: str) -> LmlabError:
         "gs",
     ):
         return StorageError(f"{place} could not be {verb}. {_credentials_hint(scheme, bucket)}")
+    if number == errno.EISDIR:
+        return StorageError(f"{place} is a folder, so it can't be {verb}. Name a file in it.")
     if "HTTP error" in text:
-        tries = re.search(r"after (\d+) retries", text)
-        return StorageError(
-            f"{place} could not be {verb}: the store can't be reached, broke off or kept silent too long "
-            f"({int(tries.group(1)) + 1 if tries else 1} tries). Check endpoint and [limits] in lmlab.toml."
+        cause = next(
+            (words for sign, words in _CAUSES.items() if sign in text), "it broke the connection off"
         )
-    reason = re.sub(
-        r"Generic \w+ error: |Error performing .*? - |: $|:? *<\?xml.*", "", text.split("\n", 1)[0]
-    )
+        tries = re.search(r"after (\d+) retries", text)
+        count = f" ({int(tries[1]) + 1} tries)" if tries else ""
+        return StorageError(
+            f"{place} could not be {verb}: the store didn't answer, {cause}{count}. "
+            "Check its endpoint, and [limits] in lmlab.toml."
+        )
+    noise = r"Generic \w+ error: |Error performing .*? - |: $|:? *<\?xml.*"
+    reason = getattr(error, "strerror", None) or re.sub(noise, "", text.split("\n", 1)[0])
     return StorageError(f"{place} could not be {verb}: {reason}.")
 
 
