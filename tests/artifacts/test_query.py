@@ -103,11 +103,13 @@ def test_values_that_json_lacks_arrive_as_text(demo):
     found = demo.rows("SELECT x, n, deep FROM '{{runs/one}}/table.parquet' ORDER BY n")
     assert found == [[1.0, 1, "[1]"], ["nan", 2, "[2]"], ["inf", 3, "[]"]]
     odd = "SELECT sum(n), 1.25, DATE '2026-01-02', INTERVAL 3 DAY, {'a': NULL}, -'inf'::DOUBLE, NULL, 'é', "
-    odd += "TIMESTAMPTZ '2026-01-02 03:04:05+00', '\\x01'::BLOB, 1 AS a, 2 AS a FROM range(5) AS t(n)"
+    odd += (
+        "TIMESTAMPTZ '2026-01-02 03:04:05+00', '\\x01'::BLOB, 1 AS a, 2 AS a, [sum(n)] FROM range(5) AS t(n)"
+    )
     found = demo.sql(odd)
     assert found["rows"][0][:7] == [10, 1.25, "2026-01-02", "3 days", '{"a":null}', "-inf", None]
-    assert found["rows"][0][7:] == ["é", "2026-01-02 03:04:05+00", "\\x01", 1, 2]
-    assert [column["name"] for column in found["columns"]][-2:] == ["a", "a_2"]
+    assert found["rows"][0][7:] == ["é", "2026-01-02 03:04:05+00", "\\x01", 1, 2, "[10.0]"]
+    assert [column["name"] for column in found["columns"]][-3:-1] == ["a", "a_2"]
 
 
 def test_a_large_result_is_kept_whole_and_shown_in_pages(demo):
@@ -435,13 +437,12 @@ def test_sql_and_pages_read_each_store(any_root):
 def test_no_answer_tells_the_key_of_a_store(tmp_path, monkeypatch, s3_endpoint):
     root = declare_root("s3", s3_endpoint, tmp_path, monkeypatch)
     (tmp_path / "key").write_text("a-key-nobody-may-see")
-    fill(root)
+    corpus(root, "corpus/demo")
     with service(root) as client:
         assert client.rows("SELECT count(*) FROM '{{corpus/demo}}/train/*.parquet'") == [[40]]
-        for sql in (
-            "SELECT current_setting('s3_secret_access_key')",
-            "FROM '{{corpus/demo}}/none/*.parquet'",
-        ):
+        steered = "FROM '{{corpus/demo}}/train/part-00000-of-00002.parquet?s3_endpoint=127.0.0.1:1'"
+        assert "says how a store is reached" in client.ask(steered, 400)["error"]
+        for sql in ("SELECT current_setting('s3_secret_access_key')", "FROM '{{corpus/demo}}/no/*.parquet'"):
             assert "nobody-may-see" not in json.dumps(client.sql(sql))
 
 

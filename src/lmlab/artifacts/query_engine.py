@@ -31,6 +31,7 @@ _KEYS = {
     "SESSION_TOKEN": ("session_token", "AWS_SESSION_TOKEN"),
 }
 """By DuckDB's names: the field of lmlab.toml, and the variable where there is none."""
+_WIDE = ("HUGEINT", "UHUGEINT")
 _SHOWN = re.compile(r"BOOLEAN|VARCHAR|FLOAT|DOUBLE|U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?")
 
 
@@ -43,10 +44,10 @@ def run(
     """
     spill = str(scratch(1, root, "spill")) if root.is_local else None
     with _staged(query, root), _engine(query.folders, [str(target)], spill=spill, **limits) as engine:
-        columns = _view(engine, query, tables)
+        columns = _view(engine, query.sql, tables)
         # Parquet has no 128-bit integers, which is what sum() gives.
         stored = [
-            f"c{i}{'::DECIMAL(38,0)' if 'HUGEINT' in column['type'] else ''} AS {_name(column['name'])}"
+            f"c{i}{'::DECIMAL(38,0)' if column['type'] in _WIDE else ''} AS {_name(column['name'])}"
             for i, column in enumerate(columns)
         ]
         options = "FORMAT parquet, COMPRESSION zstd, USE_TMP_FILE false"
@@ -58,14 +59,14 @@ def run(
 def explain(query: Query, tables: Mapping[str, Any], **limits: Any) -> str:
     """The plan of a checked query, which is not run."""
     with _engine(query.folders, [], **limits) as engine:
-        _view(engine, query, tables)
+        _view(engine, query.sql, tables)
         return "\n".join(row[1] for row in engine.execute("EXPLAIN FROM answer").fetchall())
 
 
 def rows(source: str, file: str, offset: int, count: int, **limits: Any) -> tuple[Columns, list[list[Any]]]:
     """Rows of `source` (SQL of ours over one file) as JSON values: NaN, times and nested ones as text."""
     with _engine((), [file], **limits) as engine:
-        columns = _view(engine, Query(source, "", (), (), frozenset()), {})
+        columns = _view(engine, source, {})
         shown = ", ".join(_shown(f"c{i}", column["type"]) for i, column in enumerate(columns))
         found = engine.execute(f"FROM answer SELECT {shown} LIMIT {count} OFFSET {offset}").fetchall()
     return columns, [[_finite(value) for value in row] for row in found]
@@ -189,7 +190,7 @@ def _open_store(engine: "duckdb.DuckDBPyConnection", bucket: str) -> None:
     scheme, _, host = (found.endpoint or "").rpartition("://")
     given = {
         **(_credentials(bucket) or {}),
-        "REGION": found.region or environ.get("AWS_REGION"),
+        "REGION": found.region or (None if found.is_pinned else environ.get("AWS_REGION")),
         "ENDPOINT": host,
         "USE_SSL": "false" if scheme == "http" else "",
         "URL_STYLE": "path" if host and found.addressing == "path" else "vhost",
@@ -221,11 +222,11 @@ def _credentials(bucket: str) -> dict[str, str | None] | None:
     return keys if keys["KEY_ID"] else None
 
 
-def _view(engine: "duckdb.DuckDBPyConnection", query: Query, tables: Mapping[str, Any]) -> Columns:
+def _view(engine: "duckdb.DuckDBPyConnection", sql: str, tables: Mapping[str, Any]) -> Columns:
     """Make the query the view `answer`, with columns c0, c1 …; returns their names and types."""
-    for name in query.names & tables.keys():
-        engine.register(name, tables[name])
-    relation = engine.sql(query.sql)
+    for name, found in tables.items():
+        engine.register(name, found)
+    relation = engine.sql(sql)
     relation.create_view("asked")
     names = ", ".join(f"c{i}" for i in range(len(relation.columns)))
     engine.execute(f"CREATE VIEW answer AS FROM asked AS t({names})")

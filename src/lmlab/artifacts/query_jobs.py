@@ -150,7 +150,7 @@ class Queries:
             return engine.rows(engine.table(place), place, offset, count, **self._limits)[1]
 
     def tables(self, snapshot: Snapshot, names: Collection[str] = TABLES) -> dict[str, Any]:
-        """The tables of SQL as Arrow; those that grow by themselves only if they are named."""
+        """The tables of SQL that are named, as Arrow."""
         import pyarrow.parquet as pq
 
         if self._tables[0] != snapshot.generation:
@@ -168,7 +168,7 @@ class Queries:
             tables["queries"] = arrow(Logged, self.log.rows())
         if "transfers" in names:
             tables["transfers"] = arrow(budget.Transfer, budget.rows(self.catalog.root))
-        return tables
+        return {name: tables[name] for name in names if name in tables}
 
     def close(self, *, wait: bool = False) -> None:
         """Take no more: wait for all, or drop those that have not begun."""

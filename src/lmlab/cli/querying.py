@@ -1,5 +1,6 @@
 """`lmlab query`: SQL over the catalog and over files, here, with the engine and the cache of the service."""
 
+import getpass
 import json
 import sys
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ def query(flags: QueryFlags, _fields: list[str]) -> int:
     catalog = Catalog(choose_root(flags.root))
     catalog.refresh()
     queries = Queries(catalog, concurrent=1)
-    job = queries.submit(Ask(flags.sql, timeout_s=flags.timeout))
+    job = queries.submit(Ask(flags.sql, timeout_s=flags.timeout, user=getpass.getuser()))
     queries.close(wait=True)
     job = queries.get(job.id) or job
     if job.state != "done":
