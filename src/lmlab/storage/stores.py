@@ -310,7 +310,7 @@ def translate(error: Exception, place: str, verb: str) -> LmlabError:
         return StorageError(f"{place} is a folder, so it can't be {verb}. Name a file in it.")
     if "HTTP error" in text:
         cause = next(
-            (words for sign, words in _CAUSES.items() if sign in text), "it broke the connection off"
+            (words for sign, words in _CAUSES.items() if sign in text), "it broke off or kept silent too long"
         )
         tries = re.search(r"after (\d+) retries", text)
         count = f" ({int(tries[1]) + 1} tries)" if tries else ""
