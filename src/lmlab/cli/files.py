@@ -17,7 +17,7 @@ from lmlab.cli.table import table
 from lmlab.core import environ
 from lmlab.core.errors import ConfigError, StorageError
 from lmlab.core.units import format_bytes
-from lmlab.storage import Path, choose_root, copy, regions, scratch, tree
+from lmlab.storage import Path, choose_root, copy, regions, scratch
 from lmlab.storage.lab import lab
 
 
@@ -195,10 +195,10 @@ def _hash(flags: FsFlags) -> Answer:
     digests = copy.digests(place)
     value = {
         "files": {name: digest for name, (_, digest) in digests.items()},
-        "tree": tree.tree_sha256(digests),
+        "whole": copy.whole_sha256(digests),
     }
     lines = [f"{digest}  {name or place.name}" for name, (_, digest) in digests.items()]
-    return Answer(value, lines if "" in digests else [*lines, f"{value['tree']}  ."])
+    return Answer(value, lines if "" in digests else [*lines, f"{value['whole']}  ."])
 
 
 def _verify(flags: FsFlags) -> Answer:
@@ -209,7 +209,7 @@ def _verify(flags: FsFlags) -> Answer:
         if source.get(name) != target.get(name)
     ]
     size = format_bytes(sum(size for size, _ in source.values()))
-    equal = [f"equal: {len(source)} files, {size}, sha256 {tree.tree_sha256(source)[:16]}"]
+    equal = [f"equal: {len(source)} files, {size}, sha256 {copy.whole_sha256(source)[:16]}"]
     return Answer({"equal": not problems, "problems": problems}, problems or equal, 1 if problems else 0)
 
 

@@ -12,6 +12,7 @@ import os
 import pathlib
 import shutil
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -48,7 +49,7 @@ class Copied:
     present: int
     """How many of the files were there already."""
     sha256: str
-    """Over all names, sizes and contents."""
+    """Of the file, or over all names, sizes and contents of a folder."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +109,13 @@ def download(
         )
 
 
-def copy_file(source: Path, target: Path) -> None:
-    """Copy one file: inside a store by the store itself, a large one from far away in resumable parts."""
+def copy_file(source: Path, target: Path, size_bytes: int | None = None) -> None:
+    """Copy one file: inside a store by the store itself, a large one from far away in resumable parts.
+
+    A size that is known from a listing saves a request.
+    """
     is_near = source.is_local or (source.scheme, source.bucket) == (target.scheme, target.bucket)
-    if is_near or source.size() < _LARGE:
+    if is_near or (source.size() if size_bytes is None else size_bytes) < _LARGE:
         source.copy_to(target)
     elif target.is_local:
         download(source, target.local)
@@ -126,7 +130,7 @@ def copy_all(source: Path, target: Path) -> dict[str, Stat]:
     """Copy a file, or all files of a folder into another one; what was copied."""
     check_ends(source, target)
     wanted = listing(source)
-    commits_last(lambda name: copy_file(_join(source, name), _join(target, name)), list(wanted))
+    _copy_each(source, target, wanted)
     return wanted
 
 
@@ -141,7 +145,7 @@ def move(source: Path, target: Path) -> dict[str, Stat]:
         moved = listing(source)
         target.parent.make_folder()
         try:
-            shutil.move(source, target)
+            shutil.move(source.local, target.local)
         except OSError as error:
             raise stores.translate(error, str(target), "written") from error
         return moved
@@ -163,6 +167,11 @@ def digests(place: Path) -> dict[str, tuple[int, str]]:
     """Size and sha256 of each file below a folder, dot-files too; for a file itself the one name is empty."""
     names = list(listing(place))
     return dict(zip(names, run_all(lambda name: tree.sha256(_join(place, name)), names), strict=True))
+
+
+def whole_sha256(digests: tree.Listing) -> str:
+    """The hash of the one file, or of a folder as a whole."""
+    return digests[""][1] if "" in digests else tree.tree_sha256(digests)
 
 
 def copy_hashed(source: Path, target: Path, stop: threading.Event | None = None) -> tuple[int, str]:
@@ -195,7 +204,7 @@ def verified_copy(source: Path, target: Path) -> Copied:
     done = commits_last(one, list(wanted))
     proved = {name: digest for name, (digest, _) in done.items()}
     total, present = sum(size for size, _ in proved.values()), sum(found for _, found in done.values())
-    return Copied(len(done), total, present, tree.tree_sha256(proved))
+    return Copied(len(done), total, present, whole_sha256(proved))
 
 
 def sync(
@@ -220,8 +229,7 @@ def sync(
     copies = [Action("copy", name, wanted[name].size_bytes, why) for name, why in reasons.items() if why]
     extra = [Action("delete", n, there[n].size_bytes, "not there") for n in there if n not in wanted]
     if not dry_run:
-        names = [action.name for action in copies]
-        commits_last(lambda name: copy_file(_join(source, name), _join(target, name)), names)
+        _copy_each(source, target, {action.name: wanted[action.name] for action in copies})
         if delete:
             run_all(lambda action: _join(target, action.name).remove(), extra)
     return [*copies, *(extra if delete else [])]
@@ -271,9 +279,11 @@ class _Parts:
         self._draft = os.open(self.path, os.O_RDWR | os.O_CREAT)
         self._offsets = os.open(folder / "offsets", os.O_RDWR | os.O_CREAT)
         os.truncate(self._offsets, 8 * count)
-        if stat.size_bytes:
+        if stat.size_bytes and sys.platform == "linux":
             # A disk that is too small says so now, and not after the last but one part.
             os.posix_fallocate(self._draft, 0, stat.size_bytes)
+        else:
+            os.truncate(self._draft, stat.size_bytes)
 
     def __enter__(self) -> "_Parts":
         return self
@@ -331,6 +341,13 @@ def commits_last(work: Callable[[str], R], names: Sequence[str]) -> dict[str, R]
         for group in (first, last)
         for name, result in zip(group, run_all(work, group), strict=True)
     }
+
+
+def _copy_each(source: Path, target: Path, files: dict[str, Stat]) -> None:
+    def one(name: str) -> None:
+        copy_file(_join(source, name), _join(target, name), files[name].size_bytes)
+
+    commits_last(one, list(files))
 
 
 def _pass_on(source: Path, target: Path, stop: threading.Event | None = None) -> tuple[int, str]:
