@@ -93,7 +93,7 @@ def serve() -> Callable:
     return served
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
