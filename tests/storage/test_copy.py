@@ -1,5 +1,6 @@
 """Copies end whole or not at all, and go on where they were cut."""
 
+import doctest
 import hashlib
 import os
 import random
@@ -7,18 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 
 import pytest
 
 from lmlab.core.errors import ConfigError, StorageError
-from lmlab.storage import Path, copy
+from lmlab.storage import Path, copy, parts
 
 DOWNLOAD = """
 import pathlib, sys
-from lmlab.storage import Path, copy
+from lmlab.storage import Path, parts
 
-copy._BLOCK = 1 << 16
-copy.download(Path(sys.argv[1]), pathlib.Path(sys.argv[2]), 4, Path(sys.argv[3]))
+parts._BLOCK = 1 << 16
+parts.download(Path(sys.argv[1]), pathlib.Path(sys.argv[2]), 4, Path(sys.argv[3]))
 """
 
 
@@ -38,6 +40,11 @@ def folder(tmp_path) -> Path:
 
 def content(place: Path) -> dict[str, bytes]:
     return {path.relative_to(place): path.read_bytes() for path in place.walk()}
+
+
+@pytest.mark.parametrize("module", ["budget", "copy", "regions"])
+def test_the_examples_of_the_docstrings_run(module):
+    assert doctest.testmod(import_module(f"lmlab.storage.{module}")).failed == 0
 
 
 # -- publishing ------------------------------------------------------------------------------------
@@ -63,17 +70,17 @@ def test_a_stream_of_another_length_is_never_visible(any_root, expected):
 @pytest.mark.parametrize("size", [0, 1, 31, 1_000_003])
 def test_a_file_arrives_whole_in_32_parts(any_root, tmp_path, size):
     (any_root / "x").write_bytes(noise(size))
-    copy.download(any_root / "x", tmp_path / "deep" / "y", scratch=Path(tmp_path / "scratch"))
+    parts.download(any_root / "x", tmp_path / "deep" / "y", scratch=Path(tmp_path / "scratch"))
     assert (tmp_path / "deep" / "y").read_bytes() == noise(size)
     assert [path.suffix for path in (tmp_path / "scratch").iterdir()] == [".lock"]
 
 
 def test_a_download_goes_on_through_cut_connections(faulty_root, tmp_path, monkeypatch):
     root, faults = faulty_root
-    monkeypatch.setattr(copy, "_BLOCK", 1 << 16)
+    monkeypatch.setattr(parts, "_BLOCK", 1 << 16)
     (root / "x").write_bytes(noise(1_500_000))
     faults.set({"do": "truncate", "method": "GET", "path": "/x", "every": 4})
-    copy.download(root / "x", tmp_path / "y", 4, Path(tmp_path / "scratch"))
+    parts.download(root / "x", tmp_path / "y", 4, Path(tmp_path / "scratch"))
     assert (tmp_path / "y").read_bytes() == noise(1_500_000)
 
 
@@ -96,7 +103,7 @@ def test_a_killed_download_goes_on_at_the_offsets_of_its_parts(faulty_root, tmp_
 
 def test_a_source_that_changes_meanwhile_is_refused(faulty_root, tmp_path, monkeypatch):
     root, faults = faulty_root
-    monkeypatch.setattr(copy, "_BLOCK", 1 << 14)
+    monkeypatch.setattr(parts, "_BLOCK", 1 << 14)
     (root / "x").write_bytes(noise(1 << 18))
     faults.set({"do": "delay", "method": "GET", "seconds": 0.2})
     words = [sys.executable, "-c", DOWNLOAD, str(root / "x"), str(tmp_path / "y"), str(tmp_path / "scratch")]
@@ -126,7 +133,7 @@ def test_parts_of_one_source_are_not_taken_for_another_version(any_root, tmp_pat
     for size in (1000, 1000):
         data = os.urandom(size)
         (any_root / "x").write_bytes(data)
-        copy.download(any_root / "x", target, 4, scratch)
+        parts.download(any_root / "x", target, 4, scratch)
         assert target.read_bytes() == data
 
 

@@ -21,7 +21,7 @@ from lmlab.artifacts.handles import A, Part, moved, root_of
 from lmlab.artifacts.identity import replace_handles
 from lmlab.core import environ
 from lmlab.core.errors import ArtifactError, StorageError
-from lmlab.storage import Path, copy, regions
+from lmlab.storage import Path, copy, parts, regions
 from lmlab.storage.paths import Stat
 from lmlab.storage.scratch import scratch
 
@@ -72,7 +72,7 @@ def bring(artifact: A) -> A:
         )
     found = mirror.Found(root_of(folder, artifact.name), regions.region_of(folder), name, record)
     here = scratch(_KEPT_DAYS, Path(environ.cache_dir()), "artifacts") / record.epoch / name
-    with copy.locked(here.local):
+    with parts.locked(here.local):
         if not mirror.is_whole(here, record):
             mirror.copy_artifact(found, here, lost=threading.Event())
             records.commit(here, record)
@@ -90,7 +90,7 @@ def _folder() -> Generator[Path]:
             shutil.rmtree(left.with_suffix(""), ignore_errors=True)
             left.unlink()
     folder = home / secrets.token_hex(8)
-    with copy.locked(folder):
+    with parts.locked(folder):
         try:
             yield Path(folder)
         finally:

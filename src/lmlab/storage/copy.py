@@ -1,42 +1,26 @@
 """Copies that end whole or not at all, and go on where they were cut.
 
-A large file from far away comes in 32 byte ranges, each of which remembers how far it got. Files that commit
-others (records, manifests) are copied last, and deletions come after all copies.
+Files that commit others (records, manifests) are copied last, and deletions come after all copies.
 """
 
-import contextlib
-import contextvars
-import fcntl
 import hashlib
-import os
-import pathlib
 import shutil
-import struct
-import sys
 import threading
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from lmlab.core import environ, process
-from lmlab.core.errors import BudgetExceeded, ConfigError, StorageError
-from lmlab.storage import budget, stores, tree
+from lmlab.core.errors import ConfigError, StorageError
+from lmlab.storage import stores, tree
+from lmlab.storage.parts import check, download, local_scratch, run_all
 from lmlab.storage.paths import Path, Stat
-from lmlab.storage.roots import choose_root
-from lmlab.storage.scratch import scratch as scratch_place
 
 COMMITS = (".artifact.json", "done.json", "MANIFEST.json", "manifest.json", "ledger.json")
 """Files whose presence says that the others are whole."""
 READ_ONLY = ("hf", "https", "http")
-_BLOCK = 4 << 20
 _LARGE = 32 << 20
 """From this size on a file comes in parts."""
-_TRIES = 5
-_THREADS = 16
 
-T = TypeVar("T")
 R = TypeVar("R")
 
 
@@ -64,7 +48,12 @@ class Action:
 
 
 def publish(chunks: Iterable[bytes], target: Path, expected_bytes: int) -> None:
-    """Write a file from a stream; it becomes visible only if the stream had the expected length."""
+    """Write a file from a stream; it becomes visible only if the stream had the expected length.
+
+    >>> publish([b"ab", b"c"], Path("memory://published/x"), expected_bytes=3)
+    >>> Path("memory://published/x").read_text()
+    'abc'
+    """
     size = 0
     with target.open_writer() as file:
         for chunk in chunks:
@@ -75,38 +64,6 @@ def publish(chunks: Iterable[bytes], target: Path, expected_bytes: int) -> None:
                 f"The stream for {target} had {size} instead of {expected_bytes} bytes, so nothing was "
                 "published. Fetch it again."
             )
-
-
-def download(
-    source: Path,
-    target: pathlib.Path,
-    parts: int = 32,
-    scratch: Path | None = None,
-    stop: threading.Event | None = None,
-) -> None:
-    """Fetch a file in parallel byte ranges, each going on where an earlier call was killed or cut off.
-
-    What has come lies in scratch on this machine's disk; the file appears when it is whole.
-    """
-    stat = source.stat()
-    # Another boot starts anew: what the offsets say may not have reached the disk before it.
-    identity = f"{source} {target} {stat} {parts} {process.boot_id()}"
-    folder = (scratch or _local_scratch("downloads")) / hashlib.sha256(identity.encode()).hexdigest()[:24]
-    try:
-        with locked(folder.local), _Parts(folder.local, source, stat, parts, stop) as draft:
-            with budget.prepaid(source, draft.missing):
-                run_all(draft.fetch, range(parts), parts, draft.halt)
-            is_same = source.stat() == stat
-            if is_same:
-                with Path(target).writer() as place:
-                    shutil.move(draft.path, place)
-            folder.remove_tree()
-    except OSError as error:
-        raise stores.translate(error, str(target), "written") from error
-    if not is_same:
-        raise StorageError(
-            f"{source} changed while it was downloaded, so its parts don't fit. Fetch it again."
-        )
 
 
 def copy_file(source: Path, target: Path, size_bytes: int | None = None) -> None:
@@ -120,7 +77,7 @@ def copy_file(source: Path, target: Path, size_bytes: int | None = None) -> None
     elif target.is_local:
         download(source, target.local)
     else:
-        passing = _local_scratch("passing") / hashlib.sha256(str((source, target)).encode()).hexdigest()[:24]
+        passing = local_scratch("passing") / hashlib.sha256(str((source, target)).encode()).hexdigest()[:24]
         download(source, passing.local)
         passing.copy_to(target)
         passing.remove()
@@ -183,7 +140,12 @@ def copy_hashed(source: Path, target: Path, stop: threading.Event | None = None)
 
 
 def verified_copy(source: Path, target: Path) -> Copied:
-    """Copy a file or a folder, and hash both ends; what is there already and equal is not sent again."""
+    """Copy a file or a folder, and hash both ends; what is there already and equal is not sent again.
+
+    >>> Path("memory://here/a").write_text("abc")
+    >>> verified_copy(Path("memory://here/a"), Path("memory://there/a")).sha256[:8]
+    'ba7816bf'
+    """
     check_ends(source, target)
     wanted, there = listing(source), listing(target)
 
@@ -214,6 +176,10 @@ def sync(
 
     A file is copied if it is missing, differs in size or is newer in the source; with `checksum`, if its
     content differs.
+
+    >>> Path("memory://old/data/a").write_text("abc")
+    >>> [action.name for action in sync(Path("memory://old/data"), Path("memory://new/data"))]
+    ['a']
     """
     check_ends(source, target)
     wanted, there = listing(source), listing(target)
@@ -250,88 +216,6 @@ def check_ends(source: Path, target: Path) -> None:
         raise ConfigError(f"{source} can't be copied into {where} ({target}). Choose another target.")
 
 
-def run_all(
-    work: Callable[[T], R], items: Sequence[T], threads: int = _THREADS, halt: threading.Event | None = None
-) -> list[R]:
-    """Do the work for each item, in threads that share this one's context; a failure leaves what waits."""
-    with ThreadPoolExecutor(threads) as pool:
-        futures = [pool.submit(contextvars.copy_context().run, work, item) for item in items]
-        try:
-            for future in wait(futures, return_when=FIRST_EXCEPTION).done:
-                future.result()
-            return [future.result() for future in futures]
-        finally:
-            if halt is not None:
-                halt.set()
-            for future in futures:
-                future.cancel()
-
-
-class _Parts:
-    """The draft of a download, and how far each of its parts got."""
-
-    def __init__(
-        self, folder: pathlib.Path, source: Path, stat: Stat, count: int, stop: threading.Event | None
-    ) -> None:
-        self.path, self.halt = folder / "whole", threading.Event()
-        self._source, self._etag, self._stop = source, stat.etag, stop
-        self._bounds = [stat.size_bytes * part // count for part in range(count + 1)]
-        self._draft = os.open(self.path, os.O_RDWR | os.O_CREAT)
-        self._offsets = os.open(folder / "offsets", os.O_RDWR | os.O_CREAT)
-        os.truncate(self._offsets, 8 * count)
-        if stat.size_bytes and sys.platform == "linux":
-            # A disk that is too small says so now, and not after the last but one part.
-            os.posix_fallocate(self._draft, 0, stat.size_bytes)
-        else:
-            os.truncate(self._draft, stat.size_bytes)
-
-    def __enter__(self) -> "_Parts":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._draft)
-        os.close(self._offsets)
-
-    @property
-    def missing(self) -> int:
-        """Bytes still to come."""
-        return self._bounds[-1] - sum(self._done(part) for part in range(len(self._bounds) - 1))
-
-    def fetch(self, part: int) -> None:
-        """Bring one part to its end."""
-        start, end = self._bounds[part : part + 2]
-        position, failures = start + self._done(part), 0
-        while position < end and not self.halt.is_set():
-            _check(self._stop, self._source)
-            try:
-                block = self._source.read_range(position, min(_BLOCK, end - position), self._etag)
-            except StorageError as error:
-                failures += 1
-                if failures == _TRIES or isinstance(error, BudgetExceeded):
-                    raise
-                time.sleep(0.1 * 2**failures)
-                continue
-            if not block:
-                raise StorageError(f"{self._source} ends at byte {position}, {end} were expected. Try again.")
-            os.pwrite(self._draft, block, position)
-            position, failures = position + len(block), 0
-            # After the bytes: a kill in between only fetches one block again.
-            os.pwrite(self._offsets, struct.pack("<q", position - start), 8 * part)
-
-    def _done(self, part: int) -> int:
-        return struct.unpack("<q", os.pread(self._offsets, 8, 8 * part))[0]
-
-
-@contextlib.contextmanager
-def locked(folder: pathlib.Path) -> Generator[None]:
-    """One process at a time; the lock falls with its process."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f"{folder.name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        folder.mkdir(exist_ok=True)
-        yield
-
-
 def commits_last(work: Callable[[str], R], names: Sequence[str]) -> dict[str, R]:
     """Do the work for each file of a folder, for those that commit the others once all these are done."""
     last = [name for name in names if name.rpartition("/")[2] in COMMITS]
@@ -356,7 +240,7 @@ def _pass_on(source: Path, target: Path, stop: threading.Event | None = None) ->
 
     def passing() -> Iterator[bytes]:
         for block in source.chunks():
-            _check(stop, source)
+            check(stop, source)
             hasher.update(block)
             yield block
 
@@ -375,13 +259,3 @@ def _why(wanted: Stat, there: Stat | None) -> str:
 
 def _join(folder: Path, name: str) -> Path:
     return folder / name if name else folder
-
-
-def _local_scratch(name: str) -> Path:
-    root = choose_root()
-    return scratch_place(7, root if root.is_local else Path(environ.cache_dir()), name)
-
-
-def _check(stop: threading.Event | None, source: Path) -> None:
-    if stop is not None and stop.is_set():
-        raise StorageError(f"Reading {source} was stopped before its end. Run again to go on.")
