@@ -539,6 +539,8 @@ def test_a_corpus_shows_its_stages_and_samples_of_both_sides(demo):
 
 def test_the_leaderboard_is_computed_in_the_background(root):
     fill(root)
+    store(root, "odd/text", {"stages.json": b"no json"})
+    store(root, "odd/list", {"stages.json": b'{"domains":[1]}'})
     with service(root) as client:
         first = client.get("corpora")
         deadline = time.monotonic() + 10
@@ -546,10 +548,12 @@ def test_the_leaderboard_is_computed_in_the_background(root):
             assert time.monotonic() < deadline
             time.sleep(0.02)
     assert first["state"] == "computing"
-    assert [(row["domain"], row["documents"], row["share"]) for row in found["rows"]] == [
-        ("prose", 30, 0.75),
-        ("code", 10, 0.25),
+    shown = ("domain", "documents", "share", "rejected")
+    assert [[row[name] for name in shown] for row in found["rows"]] == [
+        ["prose", 30, 0.75, 3],
+        ["code", 10, 0.25, 2],
     ]
+    assert found["rows"][1]["rejected_share"] == 2 / 13
 
 
 def test_examples_run_as_they_stand(demo):

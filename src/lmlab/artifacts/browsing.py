@@ -199,11 +199,11 @@ def _words(row: Row) -> str:
 
 def _table(file: Path, offset: int, count: int) -> Answer:
     """Through DuckDB, which also reads pages that pyarrow refuses (T21)."""
-    with engine.at_hand(file) as place:
+    with engine.at_hand([file]) as files:
         is_parquet = file.name.endswith(".parquet")
-        source = engine.table(place) if is_parquet else f"FROM read_csv({engine.text(place)})"
-        columns, rows = engine.rows(source, place, offset, count, **LIMITS)
-        _, counted = engine.rows(f"{source} SELECT count(*)", place, 0, 1, **LIMITS)
+        source = engine.table(files) if is_parquet else f"FROM read_csv({engine.text(files[0])})"
+        columns, rows = engine.rows(source, files, offset, count, **LIMITS)
+        _, counted = engine.rows(f"{source} SELECT count(*)", files, 0, 1, **LIMITS)
     return {"columns": columns, "rows": rows, "row_count": counted[0][0]}
 
 

@@ -5,8 +5,8 @@ Read from what the stages wrote beside their documents (stages.json, rejected/<s
 
 import random
 import threading
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import msgspec
 
@@ -19,7 +19,8 @@ from lmlab.storage import Path, read_json
 STAGES = "stages.json"
 SAMPLED_FILES = 8
 """A sample comes from so many files, chosen by its seed: a corpus may have thousands."""
-SHOWN_CHARACTERS = 20_000
+SHOWN_CHARACTERS, COUNTED_BYTES = 20_000, 1 << 30
+_DOMAIN = "(meta->>'$.domain')"
 
 
 def stages(root: Path, snapshot: Snapshot, asked: Asked) -> Answer:
@@ -36,17 +37,28 @@ def stages(root: Path, snapshot: Snapshot, asked: Asked) -> Answer:
 def samples(root: Path, snapshot: Snapshot, asked: Asked) -> Answer:
     """`count` documents drawn by `seed`: `kept` ones or rejected ones, of one `stage`, `domain`, `reason`."""
     row, stage, count = snapshot.row(asked["address"]), asked.get("stage", ""), number(asked, "count", 20)
-    kept, seed = asked.get("kept") or ("0" if stage else "1"), asked.get("seed", "0")
+    is_kept, seed = (asked.get("kept") or ("0" if stage else "1")) == "1", asked.get("seed", "0")
     # Stages after which documents are kept write train/ and holdout/, or parts beside stages.json.
-    places = ("holdout/",) if stage == "holdout" else ("train/", "part-")
-    wanted = (f"rejected/{stage}/" if stage else "rejected/",) if kept == "0" else places
-    chosen = sorted(n for n in sizes(root, row) if n.startswith(wanted) and n.endswith(".parquet"))
-    drawn = random.Random(seed).sample(chosen, min(SAMPLED_FILES, len(chosen)))
-    found: list[dict[str, Any]] = []
-    for name in drawn:
-        found += _draw(root / row.name / row.version / name, asked, seed, count)
-    found.sort(key=lambda document: document.pop("rank"))
-    return {"rows": found[:count]}
+    kept = ("holdout/",) if stage == "holdout" else ("train/", "part-")
+    names = _parts(sizes(root, row), kept if is_kept else (f"rejected/{stage}/" if stage else "rejected/",))
+    drawn = random.Random(seed).sample(names, min(SAMPLED_FILES, len(names)))
+    if not drawn:
+        return {"rows": []}
+    where, rank = "true", f"hash(id || {engine.text(seed)})"
+    if asked.get("domain"):
+        where += f" AND {_DOMAIN} = {engine.text(asked['domain'])}"
+    if asked.get("reason") and not is_kept:
+        where += f" AND starts_with(reason, {engine.text(asked['reason'])})"
+    columns = (
+        f"id, left(text, {SHOWN_CHARACTERS}) AS text, {_DOMAIN} AS domain, meta->>'$.language' AS language, "
+        f"{'NULL::VARCHAR' if is_kept else 'reason'} AS reason, meta, strlen(text) AS bytes"
+    )
+    with engine.at_hand([root / row.name / row.version / name for name in drawn]) as files:
+        # Ids first: only the texts of what is drawn are read.
+        ids = f"{engine.table(files)} SELECT id WHERE {where} ORDER BY {rank} LIMIT {count}"
+        source = f"{engine.table(files)} SELECT {columns} WHERE id IN ({ids}) AND {where} ORDER BY {rank}"
+        described, rows = engine.rows(source, files, 0, count, **LIMITS)
+    return {"rows": [dict(zip([column["name"] for column in described], one, strict=True)) for one in rows]}
 
 
 class Leaderboard:
@@ -71,49 +83,55 @@ class Leaderboard:
         built = [row for row in snapshot.rows.values() if row.state == "built" and row.files]
         new = [row for row in built if row.mark not in self._known]
         with ThreadPoolExecutor(16) as pool:
-            domains = pool.map(lambda row: _domains(root, row), new)
+            domains = pool.map(lambda row: _known_domains(root, row), new)
             self._known |= dict(zip([row.mark for row in new], domains, strict=True))
         rows = [domain for row in built for domain in self._known[row.mark]]
         self._ready = snapshot.generation, sorted(rows, key=lambda domain: -domain["bytes"])
 
 
+def _known_domains(root: Path, row: Row) -> list[Answer]:
+    try:
+        return _domains(root, row)
+    except Exception:  # noqa: BLE001 - the boundary of one artifact: an odd one must not hide the others
+        return []
+
+
 def _domains(root: Path, row: Row) -> list[Answer]:
     data = (root / row.name / row.version / STAGES).read_if_present()
-    told = msgspec.json.decode(data) if data else {}
-    domains, stages = told.get("domains", []), told.get("stages", [])
-    lost = sum(one["documents_in"] - one["documents_out"] for one in stages if one["stage"] != "holdout")
+    domains = msgspec.json.decode(data).get("domains", []) if data else []
+    rejected = _rejected(root, row) if domains else None
     total = sum(domain["train_bytes"] for domain in domains) or 1
-    return [
-        {
-            "address": row.address,
-            "domain": domain["domain"],
-            "documents": domain["train_documents"],
-            "bytes": domain["train_bytes"],
-            "share": domain["train_bytes"] / total,
-            "rejected_share": lost / (stages[0]["documents_in"] or 1) if stages else None,
-            "holdout_documents": domain["holdout_documents"],
-            "holdout_bytes": domain["holdout_bytes"],
-        }
-        for domain in domains
-    ]
-
-
-def _draw(file: Path, asked: Asked, seed: str, count: int) -> list[Answer]:
-    """The `count` first documents of one file in an order that the seed gives; only their texts are read."""
-    with engine.at_hand(file) as place:
-        is_rejected = "/rejected/" in str(file)
-        where = "true"
-        if asked.get("domain"):
-            where += f" AND (meta->>'$.domain') = {engine.text(asked['domain'])}"
-        if asked.get("reason") and is_rejected:
-            where += f" AND starts_with(reason, {engine.text(asked['reason'])})"
-        rank = f"hash(id || {engine.text(seed)})"
-        columns = (
-            f"id, left(text, {SHOWN_CHARACTERS}) AS text, meta->>'$.domain' AS domain, "
-            f"meta->>'$.language' AS language, {'reason' if is_rejected else 'NULL::VARCHAR'} AS reason, "
-            f"meta, strlen(text) AS bytes, {rank} AS rank"
+    found = []
+    for domain in domains:
+        kept = domain["train_documents"] + domain["holdout_documents"]
+        lost = rejected.get(domain["domain"], 0) if rejected is not None else None
+        found.append(
+            {
+                "address": row.address,
+                "domain": domain["domain"],
+                "documents": domain["train_documents"],
+                "bytes": domain["train_bytes"],
+                "share": domain["train_bytes"] / total,
+                "rejected": lost,
+                "rejected_share": None if lost is None else lost / ((kept + lost) or 1),
+                "holdout_documents": domain["holdout_documents"],
+                "holdout_bytes": domain["holdout_bytes"],
+            }
         )
-        drawn = f"{engine.table(place)} SELECT id WHERE {where} ORDER BY {rank} LIMIT {count}"
-        source = f"{engine.table(place)} SELECT {columns} WHERE id IN ({drawn}) AND {where}"
-        described, rows = engine.rows(source, place, 0, count, **LIMITS)
-    return [dict(zip([column["name"] for column in described], row, strict=True)) for row in rows]
+    return found
+
+
+def _rejected(root: Path, row: Row) -> dict[str | None, int] | None:
+    """Documents that this artifact's stages rejected, by domain; None if they are too large."""
+    found = sizes(root, row)
+    names = _parts(found, ("rejected/",))
+    if sum(found[name] for name in names) > COUNTED_BYTES:
+        return None
+    with engine.at_hand([root / row.name / row.version / name for name in names]) as files:
+        source = f"{engine.table(files)} SELECT {_DOMAIN}, count(*) GROUP BY ALL"
+        rows: list[Any] = engine.rows(source, files, 0, 10_000, **LIMITS)[1] if files else []
+    return dict(rows)
+
+
+def _parts(names: Iterable[str], folders: tuple[str, ...]) -> list[str]:
+    return sorted(name for name in names if name.startswith(folders) and name.endswith(".parquet"))

@@ -63,19 +63,21 @@ def explain(query: Query, tables: Mapping[str, Any], **limits: Any) -> str:
         return "\n".join(row[1] for row in engine.execute("EXPLAIN FROM answer").fetchall())
 
 
-def rows(source: str, file: str, offset: int, count: int, **limits: Any) -> tuple[Columns, list[list[Any]]]:
-    """Rows of `source` (SQL of ours over one file) as JSON values: NaN, times and nested ones as text."""
-    with _engine((), [file], **limits) as engine:
+def rows(
+    source: str, files: Sequence[str], offset: int, count: int, **limits: Any
+) -> tuple[Columns, list[list[Any]]]:
+    """Rows of `source` (SQL of ours over these files) as JSON values: NaN, times and nested ones as text."""
+    with _engine((), files, **limits) as engine:
         columns = _view(engine, source, {})
         shown = ", ".join(_shown(f"c{i}", column["type"]) for i, column in enumerate(columns))
         found = engine.execute(f"FROM answer SELECT {shown} LIMIT {count} OFFSET {offset}").fetchall()
     return columns, [[_finite(value) for value in row] for row in found]
 
 
-def to_csv(parquet: str, target: pathlib.Path, **limits: Any) -> None:
-    """The same table as CSV with a header."""
-    with _engine((), [parquet, str(target)], **limits) as engine:
-        engine.execute(f"COPY ({table(parquet)}) TO {text(str(target))} (FORMAT csv, USE_TMP_FILE false)")
+def to_csv(files: Sequence[str], target: pathlib.Path, **limits: Any) -> None:
+    """Parquet as CSV with a header."""
+    with _engine((), [*files, str(target)], **limits) as engine:
+        engine.execute(f"COPY ({table(files)}) TO {text(str(target))} (FORMAT csv, USE_TMP_FILE false)")
 
 
 def text(value: str) -> str:
@@ -83,9 +85,9 @@ def text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def table(parquet: str) -> str:
-    """A Parquet file as SQL; DuckDB would make a column of `ttl=7d` in its path (T20)."""
-    return f"FROM read_parquet({text(parquet)}, hive_partitioning = false)"
+def table(files: Sequence[str]) -> str:
+    """Parquet files as SQL; DuckDB would make a column of `ttl=7d` in their path (T20)."""
+    return f"FROM read_parquet([{', '.join(map(text, files))}], hive_partitioning = false)"
 
 
 def _memory_bytes(share: float) -> int:
@@ -102,17 +104,19 @@ def reads(place: Path) -> bool:
 
 
 @contextlib.contextmanager
-def at_hand(file: Path) -> Generator[str]:
-    """Where DuckDB finds a file: itself, or a copy while the block runs."""
-    if reads(file):
-        if budget.applies(file):
+def at_hand(files: Sequence[Path]) -> Generator[list[str]]:
+    """Where DuckDB finds files of one store: themselves, or copies while the block runs."""
+    if not files or reads(files[0]):
+        for file in files if files and budget.applies(files[0]) else ():
             budget.charge(file, file.size())
-        yield str(file)
+        yield [str(file) for file in files]
         return
     with tempfile.TemporaryDirectory(prefix="lmlab-copy-") as folder:
-        copy = pathlib.Path(folder) / file.name
-        copy.write_bytes(file.read_bytes())
-        yield str(copy)
+        copies = [pathlib.Path(folder, f"{i}-{file.name}") for i, file in enumerate(files)]
+        for file, copy in zip(files, copies, strict=True):
+            with copy.open("wb") as opened:
+                opened.writelines(file.chunks())
+        yield [str(copy) for copy in copies]
 
 
 @contextlib.contextmanager

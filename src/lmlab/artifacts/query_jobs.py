@@ -137,17 +137,17 @@ class Queries:
             raise ConfigError(f"Query {job.id} has no file: it is {job.state}.")
         path = self._folder / f"{job.id}.{form}"
         if form == "csv" and not path.exists():
-            with engine.at_hand(self.file(job)) as place, path.writer() as draft:
-                engine.to_csv(place, draft, **self._limits)
+            with engine.at_hand([self.file(job)]) as files, path.writer() as draft:
+                engine.to_csv(files, draft, **self._limits)
         return path
 
     def page(self, job: Job, offset: int, count: int) -> list[list[Any]]:
         """Rows of a result as JSON values."""
         if job.rows or not job.row_count or not count:
             return job.rows
-        with engine.at_hand(self.file(job)) as place:
+        with engine.at_hand([self.file(job)]) as files:
             count = min(count, SHOWN_ROWS)
-            return engine.rows(engine.table(place), place, offset, count, **self._limits)[1]
+            return engine.rows(engine.table(files), files, offset, count, **self._limits)[1]
 
     def tables(self, snapshot: Snapshot, names: Collection[str] = TABLES) -> dict[str, Any]:
         """The tables of SQL that are named, as Arrow."""
