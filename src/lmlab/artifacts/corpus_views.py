@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import msgspec
 
