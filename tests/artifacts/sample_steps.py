@@ -194,3 +194,10 @@ def root_of(out: Out) -> Place:
 @step(inline=True)
 def takes_sets(out: Out, names: set, inputs: frozenset, weights: dict) -> Number:
     return Number(len(names) + len(inputs) + len(weights))
+
+
+@step
+def chatty(out: Out, lines: RunOnly[int]) -> Number:
+    for _ in range(lines):
+        print("x" * 100)  # noqa: T201 - goes to the log
+    return Number(0)

@@ -1,15 +1,18 @@
 """The same promises on a local disk, S3 and GCS: plan, build, resume, fail, verify; what a step costs."""
 
 import os
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import make_dataclass, replace
 
+import msgspec
 import pytest
 from sample_steps import (
     Model,
     Number,
     Recipe,
+    chatty,
     count_up,
     divide,
     double,
@@ -31,6 +34,7 @@ from lmlab.artifacts.plan import Plan, State, make_plan
 from lmlab.artifacts.runner import Options, execute
 from lmlab.core.errors import ArtifactError
 from lmlab.storage import Path, tree
+from services.places import declare_root
 
 V = "2026.12.01"
 HASTY = Options(timing=Timing(beat_s=0.5, stale_s=2))
@@ -213,6 +217,60 @@ def test_what_is_stored_is_listed_with_its_state(run, root):
     assert [duration is not None for duration in durations] == [True, False, False]
 
 
+def test_listing_a_root_looks_into_no_data(faulty_root):
+    root, faults = faulty_root
+    execute(plan_of(root, double("twice", number("n", 3))), root)
+    faults.set()
+    assert [one.address for one in history.entries(root)] == [f"n@{V}", f"twice@{V}"]
+    assert not [path for _, path in faults.seen() if "deep" in path]
+
+
+@pytest.mark.slow
+def test_a_root_of_five_thousand_artifacts_is_listed_in_seconds(tmp_path):
+    root = Path(tmp_path / "root")
+    record = execute(plan_of(root, number("n", 3)), root).record(f"n@{V}")
+    for i in range(5000):
+        name = f"group-{i % 50}/step-{i}"
+        folder = root.local / name / V
+        (folder / ".claims").mkdir(parents=True)
+        (folder / records.RECORD).write_bytes(msgspec.json.encode(replace(record, name=name)))
+    began = time.process_time()
+    assert len(history.entries(root)) == 5001
+    assert time.process_time() - began < 4
+
+
+# -- what another region has ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["local", "s3", "gcs"])
+def test_what_another_region_has_is_copied_and_not_built(kind, request, tmp_path, monkeypatch, diary):
+    endpoint = "" if kind == "local" else request.getfixturevalue(f"{kind}_endpoint")
+    far = Path(tmp_path / "far")
+    regions = f'[roots]\nus-central1 = "{far}"\n'
+    own = declare_root(kind, endpoint, tmp_path, monkeypatch, regions)
+    built = execute(plan_of(far, doubled(diary)), far).record(f"twice@{V}")
+    plan = plan_of(own, total("later", [doubled(diary)], diary=str(diary)))
+    assert {
+        address: str(item.state) for address, item in plan.items.items() if item.state is not State.PRUNED
+    } == {
+        f"twice@{V}": "mirror",
+        f"later@{V}": "build",
+    }
+    assert plan.items[f"twice@{V}"].why == "copied from us-central1, 1 B"
+    report = execute(plan, own)
+    assert report.exit_code == 0
+    assert ran(diary)[5:] == [f"later@{V}"]
+    copied = records.load(own / "twice" / V)
+    assert (copied, records.verify(own / "twice" / V, copied)) == (built, [])
+    assert plan_of(own, doubled(diary)).items[f"twice@{V}"].state is State.BUILT
+
+
+def test_a_root_of_ones_own_takes_nothing_from_the_labs(run, tmp_path, diary):
+    run(doubled(diary))
+    private = Path(tmp_path / "private")
+    assert {item.state for item in plan_of(private, doubled(diary)).items.values()} == {State.BUILD}
+
+
 # -- what it costs, and what it survives --------------------------------------------------------------
 
 
@@ -290,3 +348,21 @@ def test_the_record_of_an_owner_that_woke_up_too_late_is_replaced(faulty_root):
     assert report.exit_code == 0
     assert records.load(folder) == report.record(f"n@{V}")
     assert records.load(folder).result["value"] == 1
+
+
+@pytest.mark.slow
+def test_a_full_disk_for_the_output_of_a_remote_root_is_named(s3_endpoint, tmp_path, monkeypatch):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("needs the right to mount a small tmpfs")
+    try:
+        root = declare_root("s3", s3_endpoint, tmp_path, monkeypatch)
+        monkeypatch.setenv("XDG_STATE_HOME", str(disk))
+        failure = execute(plan_of(root, chatty("loud", 5000)), root).failed[f"loud@{V}"].failure
+        assert (failure.exit_code, "The disk is full" in failure.cause) == (3, True)
+        assert len(history.entry(root, "loud").log.read_bytes()) > 10_000
+        assert execute(plan_of(root, chatty("loud", 5)), root).exit_code == 0
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

@@ -44,7 +44,9 @@ def from_exception(error: BaseException) -> Failure:
     text = "".join(traceback.format_exception(error))
     code = error.exit_code if isinstance(error, LmlabError) else 1
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        lines.append("  The disk is full. Free some space, or choose another --root.")
+        lines.append(
+            "  The disk is full. Free some space, or choose another --root (XDG_STATE_HOME for output)."
+        )
         code = StorageError.exit_code
     return Failure("failed", "\n".join(lines), text[-_TAIL:], code)
 
