@@ -11,6 +11,7 @@ import tyro
 from lmlab.artifacts import history, records
 from lmlab.artifacts.catalog import Catalog, Snapshot
 from lmlab.artifacts.history import Entry
+from lmlab.artifacts.identity import bare_name
 from lmlab.artifacts.records import Record
 from lmlab.cli.table import table
 from lmlab.core.errors import ArtifactError
@@ -35,7 +36,7 @@ class LsFlags(_Flags):
     """List artifacts and their states."""
 
     prefix: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PREFIX")] = ""
-    """Only names that begin so, such as runs/."""
+    """Only names that begin so, such as runs/; `users/{user}/` may be left out."""
     failed: bool = False
     """Only those that failed, died or were stopped."""
 
@@ -72,7 +73,8 @@ def ls(flags: LsFlags, _fields: list[str]) -> int:
     """`lmlab ls`."""
     root = choose_root(flags.root)
     bad = ("failed", "dead", "stopped", "corrupt")
-    found = [e for e in history.entries(root) if e.name.startswith(flags.prefix)]
+    found = history.entries(root)
+    found = [e for e in found if any(n.startswith(flags.prefix) for n in (e.name, bare_name(e.name)))]
     found = [e for e in found if not flags.failed or e.state in bad]
     if flags.json:
         print(json.dumps([_brief(e) for e in found], indent=1))
