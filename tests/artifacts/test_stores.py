@@ -250,12 +250,9 @@ def test_what_another_region_has_is_copied_and_not_built(kind, request, tmp_path
     own = declare_root(kind, endpoint, tmp_path, monkeypatch, regions)
     built = execute(plan_of(far, doubled(diary)), far).record(f"twice@{V}")
     plan = plan_of(own, total("later", [doubled(diary)], diary=str(diary)))
-    assert {
-        address: str(item.state) for address, item in plan.items.items() if item.state is not State.PRUNED
-    } == {
-        f"twice@{V}": "mirror",
-        f"later@{V}": "build",
-    }
+    states = {address: item.state for address, item in plan.items.items()}
+    assert (states.pop(f"twice@{V}"), states.pop(f"later@{V}")) == (State.MIRROR, State.BUILD)
+    assert set(states.values()) == {State.PRUNED}
     assert plan.items[f"twice@{V}"].why == "copied from us-central1, 1 B"
     report = execute(plan, own)
     assert report.exit_code == 0
@@ -319,7 +316,7 @@ def test_a_store_that_goes_away_during_a_run_is_one_line_and_the_rerun_goes_on(f
     faults.set({"do": "refuse", "path": "n(/|%2F)1"})
     failure = execute(plan, root, HASTY).failed[f"n/1@{V}"].failure
     assert (failure.exit_code, len(failure.cause.splitlines())) == (3, 1)
-    assert "can't be reached" in failure.cause
+    assert "[limits] in lmlab.toml" in failure.cause
     faults.set()
     assert execute(plan_of(root, total("sum", [number("n/0", 0), number("n/1", 1)])), root).exit_code == 0
 
