@@ -82,6 +82,20 @@ def test_what_fails_once_is_tried_again(faulty_root, fault):
         assert len(faults.seen()) > 1, name
 
 
+def test_reading_in_order_asks_for_more_each_time_and_elsewhere_for_what_is_wanted(faulty_root):
+    root, faults = faulty_root
+    content = b"".join(number.to_bytes(4, "big") for number in range(5 << 20))
+    (root / "large").write_bytes(content)
+    with (root / "large").open() as file:
+        faults.set()
+        assert b"".join(iter(lambda: file.read(100_000), b"")) == content
+        assert len(faults.seen()) == 5
+        faults.set()
+        file.seek(12_345_678)
+        assert file.read(100) == content[12_345_678:12_345_778]
+        assert len(faults.seen()) == 1
+
+
 def test_a_conflict_between_writers_is_no_lost_race(faulty_root):
     root, faults = faulty_root
     faults.set({"do": "status", "code": 409, "method": "PUT", "times": 1})

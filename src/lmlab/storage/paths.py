@@ -28,7 +28,7 @@ from lmlab.storage import budget, regions, stores, streams
 
 # What is left by a writer that is killed before it renames; never data.
 _UNFINISHED = re.compile(r"^\..*\.unfinished$")
-_ODD = re.compile(r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f]")
+_ODD = re.compile(r"(^|/)\.{1,2}(/|$)|//|[\x00-\x1f\x7f]")
 _BLOCK = 1 << 20
 _PART = 16 << 20
 """Sent at once by a writer: stores take 10,000 parts, so a file of 160 GB."""
@@ -58,29 +58,30 @@ class Path:
     """A place: a folder or file (`/data`, `file:///data`), or `scheme://bucket/key`.
 
     The schemes are s3, gs, memory, and to read only https and hf (`hf://datasets/owner/name@revision/file`).
+    `scheme`, `bucket` and `key` (of a local file its absolute path) never change.
 
     >>> Path("/data") / "tokens" / "ledger.json"
     Path('/data/tokens/ledger.json')
     """
 
-    __slots__ = ("_bucket", "_key", "_scheme")
+    __slots__ = ("bucket", "key", "scheme")
 
     def __init__(self, location: "str | os.PathLike[str]") -> None:
         text = str(location) if isinstance(location, Path) else os.fspath(location)
         scheme, found, rest = text.partition("://")
         if not found or scheme == "file":
-            self._scheme, self._bucket = "file", ""
-            self._key = os.path.abspath(rest if found else text)  # noqa: PTH100 - pathlib keeps `..`
+            self.scheme, self.bucket = "file", ""
+            self.key = os.path.abspath(rest if found else text)  # noqa: PTH100 - pathlib keeps `..`
             return
-        self._scheme = scheme
-        self._bucket, _, key = rest.partition("/")
-        self._key = key.strip("/")
-        if scheme not in stores.SCHEMES or not self._bucket:
+        self.scheme = scheme
+        self.bucket, _, key = rest.partition("/")
+        self.key = key.strip("/")
+        if scheme not in stores.SCHEMES or not self.bucket:
             known = ", ".join(f"{name}://" for name in stores.SCHEMES)
             raise ConfigError(
                 f"{text} is no place lmlab knows how to reach. Use a folder, or one of {known}."
             )
-        if self._key and _ODD.search(self._key):
+        if self.key and _ODD.search(self.key):
             raise ConfigError(f"{text!r} has an empty, dotted or unprintable part. Name it otherwise.")
 
     # -- the name ---------------------------------------------------------------------------------
@@ -88,15 +89,12 @@ class Path:
     def __truediv__(self, part: str) -> "Path":
         if part.startswith("/") or ".." in part.split("/"):
             raise ConfigError(f"{part!r} would lead outside {self}. Join only names below a folder.")
-        if self._scheme != "file" and _ODD.search(part.rstrip("/")):
+        if self.scheme != "file" and _ODD.search(part.rstrip("/")):
             raise ConfigError(f"{part!r} has an empty, dotted or unprintable part. Name it otherwise.")
-        child = object.__new__(Path)
-        child._scheme, child._bucket = self._scheme, self._bucket
-        child._key = f"{self._key.rstrip('/')}/{part}".rstrip("/") if self._key else part.rstrip("/")
-        return child
+        return self._at(f"{self.key.rstrip('/')}/{part}".rstrip("/") if self.key else part.rstrip("/"))
 
     def __str__(self) -> str:
-        return self._key if self.is_local else f"{self._scheme}://{self._bucket}/{self._key}".rstrip("/")
+        return self.key if self.is_local else f"{self.scheme}://{self.bucket}/{self.key}".rstrip("/")
 
     def __repr__(self) -> str:
         return f"Path({str(self)!r})"
@@ -119,15 +117,12 @@ class Path:
     @property
     def name(self) -> str:
         """The last part."""
-        return self._key.rpartition("/")[2]
+        return self.key.rpartition("/")[2]
 
     @property
     def parent(self) -> "Path":
         """The folder this lies in; the top is its own parent."""
-        parent = object.__new__(Path)
-        parent._scheme, parent._bucket = self._scheme, self._bucket
-        parent._key = self._key.rpartition("/")[0] or ("/" if self.is_local else "")
-        return parent
+        return self._at(self.key.rpartition("/")[0] or ("/" if self.is_local else ""))
 
     def relative_to(self, folder: "Path") -> str:
         """The part of this path below `folder`."""
@@ -137,41 +132,26 @@ class Path:
         return str(self)[len(prefix) :]
 
     @property
-    def scheme(self) -> str:
-        """Which kind of place: file, memory, s3, gs, hf, https or http."""
-        return self._scheme
-
-    @property
-    def bucket(self) -> str:
-        """The store's bucket or host; empty for local files."""
-        return self._bucket
-
-    @property
-    def key(self) -> str:
-        """The name within the bucket; of a local file its absolute path."""
-        return self._key
-
-    @property
     def is_local(self) -> bool:
         """Whether this is a file or folder of this machine."""
-        return self._scheme == "file"
+        return self.scheme == "file"
 
     @property
     def local(self) -> pathlib.Path:
         """The same place for libraries that open files themselves."""
         if not self.is_local:
             raise StorageError(f"{self} is not on this machine's disk, and this needs a local file.")
-        return pathlib.Path(self._key)
+        return pathlib.Path(self.key)
 
     # -- reading ----------------------------------------------------------------------------------
 
     def exists(self) -> bool:
         """Whether a file or a folder is there."""
         if self.is_local:
-            return os.path.exists(self._key)  # noqa: PTH110 - a hot path
+            return os.path.exists(self.key)  # noqa: PTH110 - a hot path
         with self._failures("read"):
             try:
-                self._client.head(self._key)
+                self._client.head(self.key)
             except FileNotFoundError:
                 return self.is_dir()
             return True
@@ -179,21 +159,21 @@ class Path:
     def is_dir(self) -> bool:
         """Whether there is a folder; in an object store: anything below this name."""
         if self.is_local:
-            return os.path.isdir(self._key)  # noqa: PTH112 - a hot path
-        if self._scheme in ("https", "http"):
+            return os.path.isdir(self.key)  # noqa: PTH112 - a hot path
+        if self.scheme in ("https", "http"):
             return False
         with self._failures("listed"):
-            return next(iter(self._client.list(self._key or None, chunk_size=1)), None) is not None
+            return next(iter(self._client.list(self.key or None, chunk_size=1)), None) is not None
 
     def stat(self) -> Stat:
         """Size, time and version of the file, without reading it."""
         with self._failures("read"):
             if self.is_local:
                 # A link to nothing is a file too: it can be listed and removed.
-                is_whole = os.path.exists(self._key)  # noqa: PTH110 - a hot path
-                found = os.stat(self._key, follow_symlinks=is_whole)  # noqa: PTH116 - a hot path
+                is_whole = os.path.exists(self.key)  # noqa: PTH110 - a hot path
+                found = os.stat(self.key, follow_symlinks=is_whole)  # noqa: PTH116 - a hot path
                 return Stat(found.st_size, found.st_mtime, f"{found.st_mtime_ns:x}-{found.st_ino:x}")
-            return _stat(self._client.head(self._key))
+            return _stat(self._client.head(self.key))
 
     def size(self) -> int:
         """Bytes of the file."""
@@ -224,7 +204,7 @@ class Path:
         with self._failures("read"):
             if self.is_local:
                 self._pay(start, length)
-                with open(self._key, "rb") as file:  # noqa: PTH123 - a hot path
+                with open(self.key, "rb") as file:  # noqa: PTH123 - a hot path
                     file.seek(start)
                     return file.read(length)
             wanted: dict[str, Any] = {"range": (start, start + length)}
@@ -243,7 +223,7 @@ class Path:
         with self._failures("read"):
             if self.is_local:
                 self._pay()
-                with open(self._key, "rb") as file:  # noqa: PTH123 - a hot path
+                with open(self.key, "rb") as file:  # noqa: PTH123 - a hot path
                     while block := file.read(_BLOCK):
                         yield block
             else:
@@ -256,14 +236,14 @@ class Path:
             return io.BufferedReader(streams.Source(self, self.stat()), _BLOCK)
         with self._failures("read"):
             self._pay()
-            return open(self._key, "rb")  # noqa: PTH123 - a hot path
+            return open(self.key, "rb")  # noqa: PTH123 - a hot path
 
     def list(self) -> "Paths":
         """Direct children, sorted; none if the folder is not there."""
         if not self.is_local:
             return sorted(path for path, _ in self.children())
         try:
-            names = sorted(os.listdir(self._key))  # noqa: PTH208 - a hot path
+            names = sorted(os.listdir(self.key))  # noqa: PTH208 - a hot path
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -278,7 +258,7 @@ class Path:
         folders: Paths = [self]
         while folders:
             for child in folders.pop().list():
-                if child.is_dir() and not os.path.islink(child._key):  # noqa: PTH114 - a hot path
+                if child.is_dir() and not os.path.islink(child.key):  # noqa: PTH114 - a hot path
                     folders.append(child)
                 else:
                     files.append(child)
@@ -289,10 +269,10 @@ class Path:
         if self.is_local:
             return [(path, path.stat()) for path in self.walk()]
         with self._failures("listed"):
-            batches = self._client.list(self._key or None, chunk_size=1000)
+            batches = self._client.list(self.key or None, chunk_size=1000)
             found = {entry["path"]: _stat(entry) for batch in batches for entry in batch}
         # Some programs leave an empty object named like the folder.
-        folders = {key.rpartition("/")[0] for key in found} | {self._key}
+        folders = {key.rpartition("/")[0] for key in found} | {self.key}
         files = [key for key, stat in found.items() if stat.size_bytes or key not in folders]
         return [(self._at(key), found[key]) for key in sorted(files)]
 
@@ -311,9 +291,9 @@ class Path:
     def write_bytes(self, data: bytes) -> None:
         """Replace the file; a reader sees the old or the new content, never a part."""
         if self.is_local:
-            stores.put_here(self._key, data, create=False)
+            stores.put_here(self.key, data, create=False)
         else:
-            stores.put(self._to_write, self._key, data, str(self))
+            stores.put(self._to_write, self.key, data, str(self))
 
     def write_text(self, text: str) -> None:
         """Replace the file with UTF-8 text."""
@@ -322,9 +302,9 @@ class Path:
     def create_bytes(self, data: bytes) -> bool:
         """Write the file if it is absent; False if somebody else's is there. One caller wins."""
         if self.is_local:
-            return stores.put_here(self._key, data, create=True)
+            return stores.put_here(self.key, data, create=True)
         assert self._to_write
-        return stores.create(self._scheme, self._bucket, self._key, data, str(self))
+        return stores.create(self.scheme, self.bucket, self.key, data, str(self))
 
     @contextlib.contextmanager
     def writer(self) -> Generator[pathlib.Path]:
@@ -339,7 +319,7 @@ class Path:
             if self.is_local:
                 draft.replace(self.local)
             else:
-                stores.put(self._to_write, self._key, draft, str(self))
+                stores.put(self._to_write, self.key, draft, str(self))
         except OSError as error:
             # Another file's error is the caller's.
             if error.errno in stores.FULL or error.filename == str(draft):
@@ -356,7 +336,7 @@ class Path:
                 yield file
             return
         with self._failures("written"):
-            upload = obstore.open_writer(self._to_write, self._key, buffer_size=_PART)
+            upload = obstore.open_writer(self._to_write, self.key, buffer_size=_PART)
         sink = streams.Sink(self, upload)
         try:
             yield sink
@@ -372,12 +352,12 @@ class Path:
             self._pay()
         if self.is_local and other.is_local:
             with other.writer() as draft, self._failures("read"):
-                shutil.copyfile(self._key, draft)
+                shutil.copyfile(self.key, draft)
         elif self.is_local:
-            stores.put(other._to_write, other._key, self.local, str(other))
+            stores.put(other._to_write, other.key, self.local, str(other))
         elif self._is_beside(other) and other._to_write and self.size() <= _COPIED_AT_ONCE:
             with self._failures("copied"):
-                obstore.copy(self._to_write, self._key, other._key)
+                obstore.copy(self._to_write, self.key, other.key)
         else:
             with other.open_writer() as file:
                 for chunk in self.chunks():
@@ -390,7 +370,7 @@ class Path:
         if self.is_local and other.is_local:
             other.parent.make_folder()
             try:
-                os.replace(self._key, other._key)  # noqa: PTH105 - both are text
+                os.replace(self.key, other.key)  # noqa: PTH105 - both are text
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise stores.translate(error, str(self), "moved") from error
@@ -404,7 +384,7 @@ class Path:
         if not self.is_local:
             return
         try:
-            os.makedirs(self._key, exist_ok=True)  # noqa: PTH103 - a hot path
+            os.makedirs(self.key, exist_ok=True)  # noqa: PTH103 - a hot path
         except OSError as error:
             raise stores.translate(error, str(self), "made") from error
 
@@ -412,22 +392,22 @@ class Path:
         """Remove the file, if it is there."""
         with self._failures("removed"), contextlib.suppress(FileNotFoundError):
             if self.is_local:
-                os.unlink(self._key)  # noqa: PTH108 - a hot path
+                os.unlink(self.key)  # noqa: PTH108 - a hot path
             else:
-                self._to_write.delete(self._key)
+                self._to_write.delete(self.key)
 
     def remove_tree(self) -> None:
         """Remove the folder and everything below, or the file; in an object store many in one request."""
         with self._failures("removed"):
             if self.is_local:
-                _discard(pathlib.Path(self._key))
+                _discard(pathlib.Path(self.key))
                 return
-            batches = self._to_write.list(self._key or None, chunk_size=1000)
+            batches = self._to_write.list(self.key or None, chunk_size=1000)
             keys = [entry["path"] for batch in batches for entry in batch]
             for start in range(0, len(keys) + 1, 1000):
                 # Another process may be removing the same: then each is asked for by itself.
                 try:
-                    self._client.delete([*keys[start : start + 1000], self._key][: 1000 + (not start)])
+                    self._client.delete([*keys[start : start + 1000], self.key][: 1000 + (not start)])
                 except FileNotFoundError:
                     for key in keys[start : start + 1000]:
                         self._at(key).remove()
@@ -436,41 +416,41 @@ class Path:
 
     @property
     def _client(self) -> Any:
-        return stores.open_store(self._scheme, self._bucket)
+        return stores.open_store(self.scheme, self.bucket)
 
     @property
     def _to_write(self) -> Any:
-        if self._scheme in ("hf", "https", "http"):
+        if self.scheme in ("hf", "https", "http"):
             raise StorageError(
                 f"{self} can only be read. Copy it into a root (lmlab fs cp), and change it there."
             )
         return self._client
 
     def _is_beside(self, other: "Path") -> bool:
-        return (self._scheme, self._bucket) == (other._scheme, other._bucket)
+        return (self.scheme, self.bucket) == (other.scheme, other.bucket)
 
     def _at(self, key: str) -> "Path":
         path = object.__new__(Path)
-        path._scheme, path._bucket, path._key = self._scheme, self._bucket, key
+        path.scheme, path.bucket, path.key = self.scheme, self.bucket, key
         return path
 
     def _read(self) -> bytes:
         if self.is_local:
             self._pay()
-            with open(self._key, "rb") as file:  # noqa: PTH123 - a hot path
+            with open(self.key, "rb") as file:  # noqa: PTH123 - a hot path
                 return file.read()
         return bytes(self._get(None).bytes())
 
     def _pay(self, start: int = 0, length: int = 1 << 62) -> None:
         """Charge a local read, if the lab declares that some folders lie in other regions."""
         if regions.has_far_folders():
-            size = os.stat(self._key).st_size  # noqa: PTH116 - a missing file is for the caller to translate
+            size = os.stat(self.key).st_size  # noqa: PTH116 - a missing file is for the caller to translate
             budget.charge(self, min(length, size - start))
 
     def _get(self, options: dict[str, Any] | None) -> Any:
         """An answer whose head has come and whose bytes have not: these are charged first."""
-        answer = self._client.get(self._key, options=options)
-        if self._scheme != "memory":
+        answer = self._client.get(self.key, options=options)
+        if self.scheme != "memory":
             budget.charge(self, answer.range[1] - answer.range[0])
         return answer
 
@@ -479,9 +459,9 @@ class Path:
         if self.is_local:
             return [(path, None if path.is_dir() else path.stat()) for path in self.list()]
         with self._failures("listed"):
-            found = self._client.list_with_delimiter(self._key or None)
+            found = self._client.list_with_delimiter(self.key or None)
         folders = dict.fromkeys(found["common_prefixes"])
-        markers = {self._key, *folders}
+        markers = {self.key, *folders}
         files = {
             entry["path"]: _stat(entry)
             for entry in found["objects"]
@@ -493,7 +473,7 @@ class Path:
     def _failures(self, verb: str) -> Generator[None]:
         try:
             yield
-        except (BaseError, OSError) as error:
+        except (BaseError, OSError, ValueError) as error:
             raise stores.translate(error, str(self), verb) from error
 
 

@@ -36,21 +36,13 @@ _REREAD = timedelta(minutes=15)
 _WRITER = "lmlab-writer"
 # obstore asks for a token before it writes even when it is told to sign nothing.
 _NOBODY = '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}'
-_S3_SOURCES = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "AWS_SKIP_SIGNATURE",
-)
-_GS_SOURCES = (
-    "GOOGLE_APPLICATION_CREDENTIALS",
-    "GOOGLE_SERVICE_ACCOUNT",
-    "GOOGLE_SERVICE_ACCOUNT_PATH",
-    "GOOGLE_SERVICE_ACCOUNT_KEY",
-    "GOOGLE_BEARER_TOKEN",
-    "GOOGLE_SKIP_SIGNATURE",
-)
+_SOURCES = {
+    "s3": "AWS_ACCESS_KEY_ID AWS_WEB_IDENTITY_TOKEN_FILE AWS_CONTAINER_CREDENTIALS_RELATIVE_URI "
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI AWS_SKIP_SIGNATURE",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS GOOGLE_SERVICE_ACCOUNT GOOGLE_SERVICE_ACCOUNT_PATH "
+    "GOOGLE_SERVICE_ACCOUNT_KEY GOOGLE_BEARER_TOKEN GOOGLE_SKIP_SIGNATURE",
+}
+"""The variables that give obstore credentials."""
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EPERM}
 _CAUSES = {
@@ -133,7 +125,7 @@ def _s3_settings(bucket: str, given: labs.Backend) -> dict[str, Any]:
     elif given.is_pinned:
         settings["credential_provider"] = _checked(functools.partial(_s3_credentials, bucket, given))
     else:
-        _need_credentials("s3", bucket, _S3_SOURCES)
+        _need_credentials("s3", bucket)
     return settings
 
 
@@ -157,7 +149,7 @@ def _gs_settings(bucket: str, given: labs.Backend) -> dict[str, Any]:
     elif given.token:
         settings["credential_provider"] = _checked(functools.partial(_gs_credentials, bucket, given))
     elif not (LocalPath.home() / ".config/gcloud/application_default_credentials.json").exists():
-        _need_credentials("gs", bucket, _GS_SOURCES)
+        _need_credentials("gs", bucket)
     return settings
 
 
@@ -172,9 +164,9 @@ def _checked(provider: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, A
     return provider
 
 
-def _need_credentials(scheme: str, bucket: str, sources: tuple[str, ...]) -> None:
+def _need_credentials(scheme: str, bucket: str) -> None:
     """Refuse at once where obstore would ask a metadata server that no machine here has, for minutes."""
-    if any(environ.get(name) for name in sources):
+    if any(map(environ.get, _SOURCES[scheme].split())):
         return
     try:
         socket.create_connection((METADATA_HOSTS[scheme], 80), timeout=2).close()
@@ -254,7 +246,7 @@ def put_here(path: str, data: bytes, *, create: bool) -> bool:
             os.link(draft, path)
             return True
         return False
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise translate(error, path, "written") from error
     finally:
         with contextlib.suppress(OSError):
