@@ -9,6 +9,7 @@ from sample_steps import divide, number, total
 from stored_artifacts import VERSION, claim, store
 
 from lmlab.artifacts.catalog import FOLDER, INDEX, Catalog
+from lmlab.artifacts.identity import user
 from lmlab.artifacts.runner import execute
 from lmlab.core.errors import ArtifactError
 from lmlab.storage import Path
@@ -49,6 +50,32 @@ def test_a_refresh_reads_only_records_that_are_new(tmp_path, monkeypatch, s3_end
     assert len(Catalog(root).refresh().rows) == 4
     read = [path for method, path in faults.seen() if method == "GET" and path.endswith(".artifact.json")]
     assert [path.split("/")[-3] for path in read] == ["3"]
+
+
+def test_a_bucket_is_asked_again_only_for_what_may_have_changed(
+    tmp_path, monkeypatch, s3_endpoint, fault_proxy
+):
+    faults = fault_proxy(s3_endpoint)
+    root = declare_root("s3", faults.address, tmp_path, monkeypatch)
+    fixed, mutable = [store(root, f"n/{i}") for i in range(5)], store(root, "m@dev", epoch="1")
+    catalog = Catalog(root, whole_s=0.5)
+    first = catalog.refresh()
+    store(root, "m@dev", epoch="2")
+    new = store(root, "n/new")
+    faults.set()
+    second = catalog.refresh()
+    assert second.rows[mutable] != first.rows[mutable]
+    assert set(second.rows) == {*fixed, mutable, new}
+    listed = [path for _, path in faults.seen() if "list-type" in path]
+    assert not [path for path in listed if "n%2F3%2F2026.12.01" in path]
+    assert [path for path in listed if "n%2Fnew%2F2026.12.01" in path]
+    (root / "n/3" / V).remove_tree()
+    assert fixed[3] not in catalog.refresh().rows
+    (root / "n/4" / V / ".artifact.json").remove()
+    (root / "n/4" / V / "left").write_bytes(b"1")
+    assert fixed[4] in catalog.refresh().rows
+    time.sleep(0.6)
+    assert fixed[4] not in catalog.refresh().rows, "sooner or later everything is looked at"
 
 
 def test_the_index_is_rebuilt_when_it_is_damaged_and_kept_when_nothing_changed(root):
@@ -123,7 +150,9 @@ def test_a_claim_whose_beat_stands_still_is_dead(root):
 def test_a_name_is_its_newest_version_and_an_unknown_one_is_one_line(root):
     store(root, "n@2026.11.01")
     store(root, f"n@{VERSION}")
+    mine = store(root, f"users/{user()}/n@dev")
     found = Catalog(root).refresh()
+    assert found.row("n@dev").address == found.row(mine).address == mine
     assert found.row("n").version == VERSION
     assert found.row("n@2026.11.01").version == "2026.11.01"
     for unknown in ("m", "n@2026.10.01", ""):

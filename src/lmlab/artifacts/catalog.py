@@ -18,7 +18,7 @@ import msgspec
 from lmlab.artifacts import history, records
 from lmlab.artifacts.claims import Timing
 from lmlab.artifacts.history import Entry
-from lmlab.artifacts.identity import split_address
+from lmlab.artifacts.identity import is_mutable, split_address, stored_name
 from lmlab.artifacts.records import Record
 from lmlab.core.errors import ArtifactError, ConfigError, StorageError
 from lmlab.storage import Path
@@ -98,7 +98,9 @@ class Snapshot:
 
     def row(self, address: str) -> Row:
         """The row of NAME@VERSION, or of a name's newest version. Raises ArtifactError if there is none."""
-        name, found, _ = address.partition("@")
+        name, found, version = address.partition("@")
+        if found and is_mutable(version):
+            address = f"{stored_name(name, version)}@{version}"
         if found and address in self.rows:
             return self.rows[address]
         versions = [] if found else [row for row in self.rows.values() if row.name == name]
@@ -137,9 +139,10 @@ class Snapshot:
 class Catalog:
     """The index of one root. `refresh` may be called from any thread; readers use a snapshot."""
 
-    def __init__(self, root: Path, stale_s: float = Timing().stale_s) -> None:
+    def __init__(self, root: Path, stale_s: float = Timing().stale_s, whole_s: float = 600.0) -> None:
         self.root = root
-        self._stale_s = stale_s
+        self._stale_s, self._whole_s = stale_s, whole_s
+        self._next_whole_look = 0.0
         self.snapshot = Snapshot(_read_index(root))
         self._lock = threading.Lock()
         self._seen: dict[str, tuple[tuple[int, int], float]] = {}
@@ -148,7 +151,7 @@ class Catalog:
         """Look at the root and keep what is new: one look at the folder of each artifact."""
         with self._lock:
             known = self.snapshot.rows
-            folders = history.folders(self.root)
+            folders = history.folders(self.root, self._settled())
             looked = records.spread(self.root, lambda one: self._look(one[0], one[1], known), folders)
             found = [row for row in looked if row]
             rows = {row.address: row for row in found}
@@ -159,6 +162,15 @@ class Catalog:
                 with contextlib.suppress(StorageError):
                     (self.root / FOLDER / INDEX).write_bytes(data)
         return self.snapshot
+
+    def _settled(self) -> dict[Path, str]:
+        """In a bucket, where a look costs a request: built fixed versions, which only removal changes."""
+        now = time.monotonic()
+        if self.root.is_local or now > self._next_whole_look:
+            self._next_whole_look = now + self._whole_s
+            return {}
+        fixed = [row for row in self.snapshot.rows.values() if row.mark and not is_mutable(row.version)]
+        return {self.root / row.name / row.version: row.mark for row in fixed}
 
     def _look(self, folder: Path, mark: str, known: Mapping[str, Row]) -> Row | None:
         """The row of one folder: the known one if its record is the same file; None if nobody claimed it."""

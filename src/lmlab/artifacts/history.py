@@ -4,7 +4,7 @@ State is derived, never stored: a record means built, else the newest claim says
 or dead.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lmlab.artifacts import claims, records
@@ -65,8 +65,12 @@ def entries(root: Path) -> list[Entry]:
     return sorted((one for one in found if one.state != "empty"), key=lambda one: one.address)
 
 
-def folders(root: Path) -> list[tuple[Path, str]]:
-    """Folders that hold a record or claims, with the record's etag, and no look into their data (T22)."""
+def folders(root: Path, settled: Mapping[Path, str] | None = None) -> list[tuple[Path, str]]:
+    """Folders that hold a record or claims, with the record's etag, and no look into their data (T22).
+
+    Those that are `settled` are not listed again if they are there: their etags are taken from it.
+    """
+    settled = settled or {}
     found: list[tuple[Path, str]] = []
     level = [root]
     while level:
@@ -78,7 +82,8 @@ def folders(root: Path) -> list[tuple[Path, str]]:
                 found.append((folder, record.etag if record else ""))
                 continue
             inner = [c for c, stat in children if stat is None and not c.name.startswith(".")]
-            below += [child for child in inner if child != root / SCRATCH]
+            found += [(child, settled[child]) for child in inner if child in settled]
+            below += [child for child in inner if child != root / SCRATCH and child not in settled]
         level = below
     return sorted(found)
 
