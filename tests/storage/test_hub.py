@@ -2,8 +2,11 @@
 
 import hashlib
 import pickle
+import threading
 import time
 import urllib.request
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -155,6 +158,20 @@ def test_plain_files_of_the_web_are_read(reach, hub):
     assert [path.exists(), (path.parent / "none").exists()] == [True, False]
     with pytest.raises(StorageError, match="HTTP has no folders"):
         path.parent.list()
+
+
+def test_a_server_without_ranges_is_read_whole_or_not_at_all(reach, tmp_path):
+    (tmp_path / "page.txt").write_bytes(b"0123456789")
+    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        path = Path(f"http://127.0.0.1:{server.server_port}/page.txt")
+        assert (path.read_bytes(), path.size()) == (b"0123456789", 10)
+        with pytest.raises(StorageError, match="gives no ranges"):
+            path.read_range(0, 3)
+        server.shutdown()
+        thread.join()
 
 
 @pytest.mark.parametrize("fault", [{"do": "drop"}, {"do": "status", "code": 502}])

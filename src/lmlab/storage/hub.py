@@ -75,7 +75,7 @@ class Hub:
         if wanted.get("if_match") not in (None, _etag(response)):
             response.close()
             raise PreconditionError(f"{self._place(key)} has another version.")
-        return Answer(self, key, response, start)
+        return Answer(self, key, response, is_part=bool(headers))
 
     def list(self, prefix: str | None, chunk_size: int = 0) -> Iterator[list[dict[str, Any]]]:
         """All files below, a page at a time as the hub cuts them (`chunk_size` is obstore's)."""
@@ -97,7 +97,8 @@ class Hub:
             raise StorageError(f"{self._place(key)} can't be listed: HTTP has no folders. Name each file.")
         repository, revision, path = self._parts(key)
         folder = f"{self._base}/api/{self._bucket}/{repository}/tree/{quote(revision or 'main', safe='')}"
-        url: str | None = f"{folder}/{quote(path)}".rstrip("/") + query
+        address = f"{folder}/{quote(path)}".rstrip("/")
+        url: str | None = address + query
         top = f"{repository}@{revision}" if revision else repository
         while url:
             try:
@@ -113,13 +114,15 @@ class Hub:
                     f"{url} is not what a hub answers ({error}). Correct its endpoint."
                 ) from error
             yield [(row.entry(top), row.type == "directory") for row in rows]
-            url = answer.links.get("next", {}).get("url")
+            # Only the cursor is taken from the link: it must not send the token to another host.
+            following = answer.links.get("next", {}).get("url")
+            url = following and f"{address}?{httpx.URL(following).query.decode()}"
 
     def blocks(self, response: httpx.Response, key: str) -> Iterator[bytes]:
         """The body as it comes, within the limits. Raises StorageError if it ends early or takes too long."""
         deadline = time.monotonic() + self._limits.total_s
         try:
-            for block in response.iter_raw():
+            for block in response.iter_bytes():
                 yield block
                 if time.monotonic() > deadline:
                     raise httpx.ReadTimeout("total")
@@ -213,13 +216,15 @@ class _Row(msgspec.Struct):
 class Answer:
     """A file whose head has come; as obstore's."""
 
-    def __init__(self, hub: Hub, key: str, response: httpx.Response, start: int) -> None:
+    def __init__(self, hub: Hub, key: str, response: httpx.Response, *, is_part: bool) -> None:
         self._hub, self._key, self._response = hub, key, response
         told = re.match(r"bytes (\d+)-(\d+)/", response.headers.get("content-range", ""))
-        if start and not told:
-            response.close()
-            raise StorageError(f"{response.url} can't be read from its middle: its server gives no ranges.")
         length = int(response.headers.get("content-length", 0))
+        if is_part and length and not told:
+            response.close()
+            raise StorageError(
+                f"{response.url} can't be read in parts: its server gives no ranges. Read it whole."
+            )
         self.range = (int(told[1]), int(told[2]) + 1) if told else (0, length)
 
     def stream(self, min_chunk_size: int = 0) -> Iterator[bytes]:
