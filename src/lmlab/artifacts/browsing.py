@@ -132,12 +132,10 @@ def preview(root: Path, snapshot: Snapshot, asked: Asked) -> Answer:
     if form == "text":
         piece = file.read_range(offset, TEXT_BYTES)
         return told | {"text": piece.decode(errors="replace"), "next": offset + len(piece)}
-    count = min(number(asked, "count", 50), 10_000)
-    stem = path.removesuffix(".gz").removesuffix(".zst")
-    if (form == "table" and stem.endswith("l")) or stem.endswith(".ndjson"):
-        return told | _lines(file, offset, count)
     if form == "table":
-        return told | _table(file, offset, count)
+        count = min(number(asked, "count", 50), 10_000)
+        is_json = path.removesuffix(".gz").removesuffix(".zst").endswith((".jsonl", ".ndjson"))
+        return told | (_lines if is_json else _table)(file, offset, count)
     return told | (_json(file) if form == "json" else {})
 
 
@@ -181,8 +179,10 @@ def sizes(root: Path, row: Row) -> dict[str, int]:
 
 
 def kind(name: str) -> str:
-    """table, json, text or binary, by a file's name."""
-    return KINDS.get(name.removesuffix(".gz").removesuffix(".zst").rpartition(".")[2].lower(), "binary")
+    """table, json, text or binary, by a file's name; what is packed is opened only if it is no text."""
+    plain = name.removesuffix(".gz").removesuffix(".zst")
+    found = KINDS.get(plain.rpartition(".")[2].lower(), "binary")
+    return "binary" if plain != name and found == "text" else found
 
 
 def number(asked: Asked, name: str, default: int) -> int:

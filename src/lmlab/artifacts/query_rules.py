@@ -52,9 +52,8 @@ def check(sql: str, snapshot: Snapshot, root: Path, *, in_place: bool) -> Query:
     """
     if len(sql) > SQL_LENGTH:
         raise ConfigError(f"The query has {len(sql)} characters; {SQL_LENGTH} are the most. Shorten it.")
-    base = (
-        str(root) if in_place else str(pathlib.Path(tempfile.gettempdir(), f"lmlab-{secrets.token_hex(8)}"))
-    )
+    copies = pathlib.Path(tempfile.gettempdir(), f"lmlab-{secrets.token_hex(8)}")
+    base = str(root if in_place else copies)
     filled = _PLACE.sub(lambda found: f"{base}/{_place(found.group(1), snapshot)}", sql)
     folders = tuple(sorted({f"{base}/{row.name.partition('/')[0]}" for row in snapshot.rows.values()}))
     paths: list[str] = []
