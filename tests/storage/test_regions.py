@@ -139,3 +139,15 @@ def test_the_root_is_that_of_this_region_and_never_invented(declare, monkeypatch
     monkeypatch.delenv("LMLAB_REGION")
     with pytest.raises(ConfigError, match="region of this machine is unknown"):
         choose_root()
+
+
+def test_a_process_whose_folder_was_removed_takes_no_file_for_missing(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "file").write_text("x")
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(ConfigError, match="folder that this process works in was removed"):
+        regions.current()
+    (tmp_path / "lab.toml").write_text("")
+    monkeypatch.setenv("LMLAB_CONFIG", str(tmp_path / "lab.toml"))
+    assert regions.current().own is None

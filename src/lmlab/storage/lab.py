@@ -5,6 +5,7 @@ tables are never merged, so that an entry for one bucket loses no setting by acc
 """
 
 import functools
+import os
 import pathlib
 import re
 import tomllib
@@ -108,10 +109,11 @@ class Lab:
 def lab(start: pathlib.Path | None = None) -> Lab:
     """The lab of LMLAB_CONFIG, else of the nearest lmlab.toml from `start` (the working folder) upwards."""
     chosen = environ.get("LMLAB_CONFIG")
-    folder = start or pathlib.Path.cwd()
-    places = (
-        [pathlib.Path(chosen).absolute()] if chosen else [place / FILE for place in (folder, *folder.parents)]
-    )
+    if chosen:
+        places = [pathlib.Path(chosen).absolute()]
+    else:
+        folder = start or pathlib.Path(working_folder())
+        places = [place / FILE for place in (folder, *folder.parents)]
     for place in places:
         try:
             return _load(place, place.stat().st_mtime_ns)
@@ -124,6 +126,14 @@ def lab(start: pathlib.Path | None = None) -> Lab:
     if chosen:
         raise ConfigError(f"LMLAB_CONFIG is {chosen}, and no such file is there. Correct or unset it.")
     return Lab()
+
+
+def working_folder() -> str:
+    """Where this process works. Raises ConfigError: a missing file is taken for a missing artifact."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - asked at every read
+    except FileNotFoundError:
+        raise ConfigError("The folder that this process works in was removed. Start it in another.") from None
 
 
 @functools.lru_cache(maxsize=64)

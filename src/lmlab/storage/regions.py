@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lmlab.core import environ
-from lmlab.storage.lab import lab
+from lmlab.storage.lab import lab, working_folder
 
 if TYPE_CHECKING:
     from lmlab.storage.paths import Path
@@ -91,7 +91,8 @@ def _has_far_folders(*_: str | None) -> bool:
 
 def current() -> Map:
     """What holds for this process now; microseconds, as every read asks."""
-    return _map(os.getcwd(), *map(environ.get, _DECIDES))  # noqa: PTH109
+    file, region, root = map(environ.get, _DECIDES)
+    return _map("" if file else working_folder(), file, region, root)
 
 
 @functools.lru_cache(8)
