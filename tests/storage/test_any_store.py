@@ -3,6 +3,7 @@
 import gzip
 import io
 import multiprocessing
+import os
 import pickle
 import threading
 
@@ -282,6 +283,27 @@ def test_paths_travel_to_spawned_processes_which_open_their_own_stores(any_root)
     assert pickle.loads(pickle.dumps(path)) == path
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(read_elsewhere, (path,)) == b"hello"
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_is_told_to_spawn_instead_of_hanging(any_root):
+    if any_root.is_local:
+        pytest.skip("local files have no client")
+    path = any_root / "x"
+    path.write_bytes(b"1")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            path.read_bytes()
+        except StorageError as error:
+            os.write(writer, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    said = os.read(reader, 1000).decode()
+    os.close(reader)
+    os.close(writer)
+    assert 'multiprocessing.get_context("spawn")' in said
 
 
 @pytest.mark.parametrize(

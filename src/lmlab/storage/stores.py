@@ -56,6 +56,11 @@ _NOT_A_FOLDER = {errno.ENOTDIR, errno.EEXIST}
 
 def open_store(scheme: str, bucket: str, tries: int | None = None) -> Any:
     """The client of `scheme://bucket`, one a process."""
+    if _owner() != os.getpid():
+        raise StorageError(
+            f"{scheme}://{bucket} is used in a forked process, where clients would hang. Start processes by "
+            'spawn or forkserver: multiprocessing.get_context("spawn").'
+        )
     if scheme == "memory":
         return _memory(bucket)
     here = labs.lab()
@@ -66,6 +71,12 @@ def open_store(scheme: str, bucket: str, tries: int | None = None) -> Any:
         if not backend.is_pinned and environ.get("HF_TOKEN"):
             backend = replace(backend, token=("env:HF_TOKEN",))
     return _remote(scheme, bucket, backend, limits)
+
+
+@functools.cache
+def _owner() -> int:
+    """The process that opened the first store; a fork inherits the answer, but not the clients' threads."""
+    return os.getpid()
 
 
 @functools.cache
