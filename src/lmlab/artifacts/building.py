@@ -65,7 +65,6 @@ class Builder:
     listen: Callable[[Event], None]
     control: launch.Control
     keeper: Keeper
-    watchdog: launch.Watchdog
     timing: Timing
     gang: Gang
     """Runs steps of several tasks."""
@@ -197,8 +196,8 @@ class Builder:
             claim.after_beat = spool.share
             job = launch.Job(task, cpu, self.root, spool, claim, report)
             if call.resources.tasks > 1:
-                return self.gang.run(job, call.resources.tasks, self.control, self.watchdog)
-            return launch.run_in_process(job, self.control, self.watchdog)
+                return self.gang.run(job, call.resources.tasks, self.control)
+            return launch.run_in_process(job, self.control)
 
     def _open(self, value: Artifact) -> Artifact:
         """The built artifact, or its part, for a handle."""

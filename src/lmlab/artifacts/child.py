@@ -1,6 +1,7 @@
 """What a step's process runs: `python -m lmlab.artifacts.child FD`, a call on stdin, JSON lines on FD.
 
-After the call, stdin brings a byte a second: a runner that is frozen longer than its claim lives is noticed.
+After the call, stdin brings a byte a second. A guard beside the step listens: when the runner is killed, or
+frozen for longer than its claim lives, the step ends with all it started.
 stdout and stderr are the attempt's log already. The experiment's file is imported under its one module name,
 never as `__main__`, so that the classes in the arguments are the same on both sides.
 """
@@ -14,7 +15,6 @@ import pickle
 import select
 import signal
 import sys
-import threading
 from dataclasses import dataclass
 from importlib import import_module
 from types import FrameType
@@ -28,6 +28,9 @@ from lmlab.artifacts.calls import Attempt, Out
 from lmlab.core import process
 from lmlab.core.shapecheck import install_if_asked
 from lmlab.storage import Path
+
+ENDED = b"!"
+"""Said by the runner when the step's group is gone."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ def main() -> int:
     events = int(sys.argv[1])
     calls = _take_stdin()
     start: Start = pickle.load(calls)  # noqa: S301 - from our own runner
+    _guard(calls, events, start.silence_s)
     _prepare(start)
     process.die_with_owner(start.owner_pid)
 
@@ -71,7 +75,6 @@ def main() -> int:
 
     try:
         task: Task = pickle.load(calls)  # noqa: S301 - from our own runner
-        threading.Thread(target=_die_unheard, args=(calls, start.silence_s), daemon=True).start()
         step = getattr(import_module(task.module), task.function)
         attempt = Attempt(task.attempt, report, rank=task.rank, ranks=task.ranks)
         out = Out(task.path, task.name, task.version, attempt)
@@ -97,11 +100,27 @@ def _take_stdin() -> IO[bytes]:
     return calls
 
 
-def _die_unheard(calls: IO[bytes], silence_s: float) -> None:
-    while select.select([calls], [], [], silence_s)[0]:
-        if not os.read(calls.fileno(), 1 << 16):
-            return
-    os.killpg(0, signal.SIGKILL)
+def _guard(calls: IO[bytes], events: int, silence_s: float) -> None:
+    """Start the guard: a process outside the step's group, which neither a long C call nor a death stops.
+
+    It is forked while there is one thread, and twice, so that a step that waits for all children has none.
+    """
+    if os.fork():
+        os.wait()
+        return
+    group = os.getpgrp()
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    for number in (events, 1, 2):
+        os.close(number)
+    said = b"."
+    while said and ENDED not in said and select.select([calls], [], [], silence_s)[0]:
+        said = os.read(calls.fileno(), 1 << 16)
+    if ENDED not in said:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+    os._exit(0)
 
 
 def _prepare(start: Start) -> None:

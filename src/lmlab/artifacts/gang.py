@@ -16,7 +16,7 @@ from typing import IO, Protocol
 from lmlab.artifacts import failures, records
 from lmlab.artifacts.body import Produced
 from lmlab.artifacts.failures import Failure
-from lmlab.artifacts.launch import Control, Job, Watchdog, run_in_process
+from lmlab.artifacts.launch import Control, Job, run_in_process
 
 _TICK_S = 0.05
 _DRAIN_S = 5.0
@@ -27,7 +27,7 @@ Inbox = queue.SimpleQueue[tuple[int, Produced | Failure]]
 class Gang(Protocol):
     """Who runs a step of several tasks."""
 
-    def run(self, job: Job, tasks: int, control: Control, watchdog: Watchdog) -> Produced | Failure:
+    def run(self, job: Job, tasks: int, control: Control) -> Produced | Failure:
         """Run the body on every rank; rank 0's result, or why the first rank failed."""
         ...
 
@@ -35,7 +35,7 @@ class Gang(Protocol):
 class Here:
     """All ranks are processes of this machine, started for the step."""
 
-    def run(self, job: Job, tasks: int, control: Control, watchdog: Watchdog) -> Produced | Failure:
+    def run(self, job: Job, tasks: int, control: Control) -> Produced | Failure:
         """Run the body on every rank; rank 0's result, or why the first rank failed."""
         address, abort, inbox = free_address("127.0.0.1"), threading.Event(), Inbox()
         own = Control(control.stopping, abort, control.stop_grace_s)
@@ -44,10 +44,10 @@ class Here:
         def one(rank: int) -> None:
             mine = of_rank(job, rank, tasks, address)
             if rank == 0:
-                inbox.put((rank, run_rank(mine, own, watchdog)))
+                inbox.put((rank, run_rank(mine, own)))
                 return
             with Lines(lambda line: append(job, rank, line)) as lines:
-                end = run_rank(replace(mine, spool=lines, status=unheard), own, watchdog)
+                end = run_rank(replace(mine, spool=lines, status=unheard), own)
             inbox.put((rank, end))
 
         with ThreadPoolExecutor(tasks, thread_name_prefix="rank") as pool:
@@ -91,10 +91,10 @@ def of_rank(job: Job, rank: int, ranks: int, address: str) -> Job:
     return replace(job, task=replace(job.task, rank=rank, ranks=ranks), environment=place)
 
 
-def run_rank(job: Job, control: Control, watchdog: Watchdog) -> Produced | Failure:
+def run_rank(job: Job, control: Control) -> Produced | Failure:
     """Run the body in a process of its own; what goes wrong around it is a failure of the rank too."""
     try:
-        return run_in_process(job, control, watchdog)
+        return run_in_process(job, control)
     except Exception as error:  # noqa: BLE001 - the rank's boundary: the others wait for its end
         return failures.from_exception(error)
 

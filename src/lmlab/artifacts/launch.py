@@ -21,7 +21,7 @@ import msgspec
 
 from lmlab.artifacts.body import Produced
 from lmlab.artifacts.calls import Out, Step
-from lmlab.artifacts.child import Start, Task
+from lmlab.artifacts.child import ENDED, Start, Task
 from lmlab.artifacts.claims import Claim
 from lmlab.artifacts.failures import Failure
 from lmlab.artifacts.output import Sink
@@ -56,45 +56,6 @@ class Message:
     failure: Failure | None = None
 
 
-class Watchdog:
-    """One small shell per run that kills the steps' groups should the runner itself be killed.
-
-    The kernel already kills each step's process with its runner; this reaches what the step had started.
-    """
-
-    _SCRIPT = (
-        'live=" "; while read -r what group; do case $what in +) live="$live$group ";; '
-        '-) live="${live%% $group *} ${live#* $group }";; esac; done; '
-        "for group in $live; do kill -s KILL -- -$group 2>/dev/null; done"
-    )
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._shell: subprocess.Popen[bytes] | None = None
-
-    def note(self, what: str, group: int) -> None:
-        """`+` for a group that started, `-` for one that is gone."""
-        with self._lock:
-            if self._shell is None:
-                self._shell = process.start(
-                    ["sh", "-c", self._SCRIPT],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                )
-            assert self._shell.stdin is not None
-            # Without its shell the run is only less guarded, so that is no reason to end it.
-            with contextlib.suppress(BrokenPipeError):
-                self._shell.stdin.write(f"{what} {group}\n".encode())
-                self._shell.stdin.flush()
-
-    def close(self) -> None:
-        """The run is over and all groups are gone."""
-        if self._shell is not None and self._shell.stdin is not None:
-            self._shell.stdin.close()
-            self._shell.wait()
-
-
 @dataclass(frozen=True)
 class Job:
     """One attempt to be run in a process."""
@@ -111,7 +72,7 @@ class Job:
     """What a rank of a gang is told."""
 
 
-def run_in_process(job: Job, control: Control, watchdog: Watchdog) -> Produced | Failure:
+def run_in_process(job: Job, control: Control) -> Produced | Failure:
     """Start the step's process, listen to it until it ends, and never leave any of its group behind."""
     read_fd, write_fd = os.pipe()
     child = process.start(
@@ -129,7 +90,6 @@ def run_in_process(job: Job, control: Control, watchdog: Watchdog) -> Produced |
         pass_fds=(write_fd,),
     )
     os.close(write_fd)
-    watchdog.note("+", child.pid)
     try:
         start = Start(os.getpid(), tuple(sys.path), job.claim.timing.lost_s)
         _tell(child, pickle.dumps(start) + pickle.dumps(job.task))
@@ -137,20 +97,18 @@ def run_in_process(job: Job, control: Control, watchdog: Watchdog) -> Produced |
             return _Listener(child, events, control, job).listen()
     finally:
         process.kill_group(child, grace_s=0)
-        watchdog.note("-", child.pid)
-        _tell(child, None)
+        _tell(child, ENDED, last=True)
 
 
-def _tell(child: "subprocess.Popen[bytes]", data: bytes | None) -> None:
-    """Send something, or close (None)."""
+def _tell(child: "subprocess.Popen[bytes]", data: bytes, *, last: bool = False) -> None:
     assert child.stdin is not None
-    # If it died, the listener will say how.
+    # If nobody is there to listen, the listener will say why.
     with contextlib.suppress(BrokenPipeError):
-        if data is None:
+        child.stdin.write(data)
+        child.stdin.flush()
+    with contextlib.suppress(BrokenPipeError):
+        if last:
             child.stdin.close()
-        else:
-            child.stdin.write(data)
-            child.stdin.flush()
 
 
 class _Listener:

@@ -23,7 +23,7 @@ from lmlab.artifacts.child import Task
 from lmlab.artifacts.claims import Claim, Timing
 from lmlab.artifacts.failures import Failure
 from lmlab.artifacts.gang import Inbox, Lines, append, free_address, gather, of_rank, run_rank, unheard
-from lmlab.artifacts.launch import Control, Job, Watchdog
+from lmlab.artifacts.launch import Control, Job
 from lmlab.artifacts.plan import Plan
 from lmlab.core import environ
 from lmlab.core.errors import ConfigError, HostError, LmlabError
@@ -177,7 +177,7 @@ class Leader:
                 f"would idle. Write .on(Resources(tasks={size})) after the step that is a program of so many."
             )
 
-    def run(self, job: Job, tasks: int, control: Control, watchdog: Watchdog) -> Produced | Failure:
+    def run(self, job: Job, tasks: int, control: Control) -> Produced | Failure:
         """One round: the body on every rank; rank 0's result, or why the first rank failed."""
         address, abort = free_address(self._member.address[0]), threading.Event()
         own = Control(control.stopping, abort, control.stop_grace_s)
@@ -195,7 +195,7 @@ class Leader:
                 if peer.is_gone:
                     self._hear(peer.rank, None)
             self._tell(_Message(self._round, (job.task, job.cpu, job.root), address))
-            pool.submit(lambda: self._inbox.put((0, run_rank(mine, own, watchdog))))
+            pool.submit(lambda: self._inbox.put((0, run_rank(mine, own))))
             return gather(self._inbox, mine, control, abort, tell)
 
     def _tell(self, message: _Message) -> None:
@@ -248,7 +248,7 @@ class Follower:
     def follow(self) -> int:
         """Run rounds; returns the leader's exit code. Raises HostError when it is gone."""
         peer = _Peer(0, self._join(), lambda _rank, message: self._inbox.put(message))
-        with contextlib.closing(Watchdog()) as watchdog, ThreadPoolExecutor(1) as pool:
+        with ThreadPoolExecutor(1) as pool:
             try:
                 while (message := self._inbox.get()) is not None:
                     self._claim.renewed = time.monotonic()
@@ -257,7 +257,7 @@ class Follower:
                         return message.bye
                     if message.job is not None:
                         self._control = Control()
-                        pool.submit(self._run, message, peer, watchdog)
+                        pool.submit(self._run, message, peer)
                     if message.stop:
                         self._control.stopping.set()
                     if message.abort:
@@ -266,13 +266,13 @@ class Follower:
                 self._control.killing.set()
         raise HostError("The leader of this gang is gone, so its other ranks end. See the output of rank 0.")
 
-    def _run(self, message: _Message, peer: _Peer, watchdog: Watchdog) -> None:
+    def _run(self, message: _Message, peer: _Peer) -> None:
         assert message.job is not None
         task, cpu, root = message.job
         with Lines(lambda line: peer.send(_Message(output=line))) as lines:
             job = Job(task, cpu, root, lines, self._claim, unheard)
             mine = of_rank(job, self._member.rank, self._member.size, message.address)
-            end = run_rank(mine, self._control, watchdog)
+            end = run_rank(mine, self._control)
         failure = end if isinstance(end, Failure) else None
         peer.send(_Message(message.round, done=True, failure=failure))
 

@@ -137,7 +137,7 @@ class _Run:
         self._slots = options.max_concurrent
         self._cpu = options.cpu or environ.cpu_count()
         self._control = launch.Control(stop_grace_s=options.stop_grace_s)
-        self._keeper, self._watchdog = Keeper(options.timing), launch.Watchdog()
+        self._keeper = Keeper(options.timing)
         self._builder = Builder(
             graph=plan.graph,
             root=root,
@@ -145,7 +145,6 @@ class _Run:
             listen=listen,
             control=self._control,
             keeper=self._keeper,
-            watchdog=self._watchdog,
             timing=options.timing,
             gang=options.gang,
             waits=not options.race,
@@ -182,7 +181,6 @@ class _Run:
                         self._settle(*self._ended.get(timeout=0.2))
         finally:
             self._keeper.close()
-            self._watchdog.close()
 
     def _look_again(self) -> None:
         """In a race: when nothing else is ready, see what became of the steps that others held."""
