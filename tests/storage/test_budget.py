@@ -10,7 +10,7 @@ import time
 import msgspec
 import pytest
 
-from lmlab.core.errors import BudgetExceeded, ConfigError, InputError
+from lmlab.core.errors import BudgetExceeded, ConfigError, InputError, StorageError
 from lmlab.storage import Path, budget
 
 GIB = budget.GIB
@@ -233,3 +233,17 @@ def test_a_thousand_runs_are_reported_again_in_no_time(far, here):
     began = time.process_time()
     assert len(budget.rows(here)) == 1000
     assert time.process_time() - began < 0.3
+
+
+def test_what_could_not_be_put_on_record_is_not_read(faulty_root, tmp_path, monkeypatch):
+    root, faults = faulty_root
+    with (tmp_path / "lmlab.toml").open("a") as file:
+        file.write(f'[roots]\neurope-west4 = "{root}"\nus-central1 = "far"\n')
+    monkeypatch.delenv("LMLAB_ROOT")
+    monkeypatch.setenv("LMLAB_RUN_ID", os.urandom(4).hex())
+    faults.set({"do": "status", "code": 403, "method": "PUT"})
+    with pytest.raises(StorageError, match="may not be written"):
+        budget.charge(Path(tmp_path / "far"), 1000)
+    faults.set()
+    budget.charge(Path(tmp_path / "far"), 1000)
+    assert [method for method, _ in faults.seen()].count("PUT") == 1

@@ -229,8 +229,12 @@ class _Ledger:
 
     def _hold(self, amount: int) -> int:
         """Reserve so much in all; returns what the run's other processes hold after that."""
-        self._reserved = amount
-        self.write()
+        before, self._reserved = self._reserved, amount
+        try:
+            self.write()
+        except StorageError:
+            self._reserved = before
+            raise
         others = [(path, stat) for path, stat in self._folder.children() if stat and path != self._path]
         return sum(_read(path, stat.etag).reserved for path, stat in others)
 
