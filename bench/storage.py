@@ -3,7 +3,9 @@
 B6-put and B6-get: 200 objects of 1 KB by 16 threads. get-64MB: one object whole. list-200: one folder. The
 peer is s3fs, run by the interpreter named in LMLAB_PEER_MARIN against the same server, by 16 threads too; as
 B6-put-bulk and B6-get-bulk it sends all 200 through its event loop at once, while ours keeps to 16 threads.
-Seconds are wall-clock, the best of the runs; the server's own time is in both. CPU seconds stand beside.
+Seconds are wall-clock, the best of the runs. The server computes for each request of both sides as long as it
+does for ours (`server_cpu_s`), so on few cores `ratio` says more of it than of us; `cpu_ratio` compares the
+clients' own CPU seconds.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path as LocalPath
 from typing import Any
 
@@ -56,6 +59,16 @@ print(json.dumps(told))
 """
 
 
+@dataclass(frozen=True, order=True)
+class Cost:
+    """What one side needed in one run."""
+
+    wall_s: float
+    cpu_s: float
+    done: int
+    server_cpu_s: float = 0.0
+
+
 def main() -> None:
     """Start a server, measure both sides on it, check that they did the same work, and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -69,13 +82,13 @@ def main() -> None:
         assert server.stdin is not None
         endpoint = f"http://127.0.0.1:{server.stdout.readline().strip()}"
         urllib.request.urlopen(urllib.request.Request(f"{endpoint}/bench", method="PUT"), timeout=20).close()
-        ours, peer = our_figures(endpoint), peer_figures(endpoint)
+        ours, peer = our_figures(endpoint, server.pid), peer_figures(endpoint)
         server.stdin.close()
     for name in ("B6-put", "B6-get", "B6-put-bulk", "B6-get-bulk", "get-64MB", "list-200"):
         show(name, ours[name.removesuffix("-bulk")], peer.get(name), as_json=arguments.json)
 
 
-def our_figures(endpoint: str) -> dict[str, Any]:
+def our_figures(endpoint: str, server: int) -> dict[str, Any]:
     """Best wall and CPU seconds of each figure, and its amount of work."""
     with tempfile.TemporaryDirectory() as folder:
         key = LocalPath(folder) / "key"
@@ -85,10 +98,10 @@ def our_figures(endpoint: str) -> dict[str, Any]:
             f'access_key = "file:{key}"\nsecret_key = "file:{key}"\n'
         )
         environ.put("LMLAB_CONFIG", f"{folder}/lmlab.toml")
-        return measure_all(Path("s3://bench/ours"))
+        return measure_all(Path("s3://bench/ours"), lambda work: best(work, server))
 
 
-def measure_all(root: Path) -> dict[str, Any]:
+def measure_all(root: Path, best: Callable[[Callable[[], int]], Cost]) -> dict[str, Any]:
     """The figures below a root."""
     paths = [root / "small" / f"{i:04}" for i in range(COUNT)]
     data, large = b"x" * 1024, root / "large"
@@ -102,14 +115,22 @@ def measure_all(root: Path) -> dict[str, Any]:
         }
 
 
-def best(work: Callable[[], int]) -> tuple[float, float, int]:
-    """Least wall and CPU seconds of RUNS runs, and the amount of work done."""
-    costs, done = [], 0
+def best(work: Callable[[], int], server: int) -> Cost:
+    """The least of RUNS runs."""
+    costs = []
     for _ in range(RUNS):
-        cpu, wall = time.process_time(), time.perf_counter()
+        cpu, wall, theirs = time.process_time(), time.perf_counter(), cpu_of(server)
         done = work()
-        costs.append((time.perf_counter() - wall, time.process_time() - cpu))
-    return *min(costs), done
+        costs.append(
+            Cost(time.perf_counter() - wall, time.process_time() - cpu, done, cpu_of(server) - theirs)
+        )
+    return min(costs)
+
+
+def cpu_of(pid: int) -> float:
+    """CPU seconds of another process so far; the system counts in hundredths."""
+    fields = LocalPath(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
 
 
 def peer_figures(endpoint: str) -> dict[str, Any]:
@@ -120,23 +141,25 @@ def peer_figures(endpoint: str) -> dict[str, Any]:
     numbers = [str(number) for number in (COUNT, THREADS, RUNS, LARGE)]
     command = [python, "-c", PEER, endpoint, *numbers]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
-    return json.loads(told)
+    return {name: Cost(*cost) for name, cost in json.loads(told).items()}
 
 
-def show(name: str, ours: Any, peer: Any, *, as_json: bool) -> None:
+def show(name: str, ours: Cost, peer: Cost | None, *, as_json: bool) -> None:
     """One line for a person or a program."""
     figure = {
         "name": name,
-        "ours": round(ours[0], 4),
-        "peer": None if peer is None else round(peer[0], 4),
+        "ours": round(ours.wall_s, 4),
+        "peer": None if peer is None else round(peer.wall_s, 4),
         "peer_name": None if peer is None else PEER_FORMS[name.endswith("-bulk")],
-        "ratio": None if peer is None else round(peer[0] / ours[0], 1),
+        "ratio": None if peer is None else round(peer.wall_s / ours.wall_s, 1),
         "unit": "s",
         "better": "lower",
-        "same_work": ours[2] == peer[2] if peer else None,
+        "same_work": ours.done == peer.done if peer else None,
         "runs": RUNS,
-        "ours_cpu_s": round(ours[1], 4),
-        "peer_cpu_s": None if peer is None else round(peer[1], 4),
+        "ours_cpu_s": round(ours.cpu_s, 4),
+        "peer_cpu_s": None if peer is None else round(peer.cpu_s, 4),
+        "cpu_ratio": None if peer is None else round(peer.cpu_s / ours.cpu_s, 1),
+        "server_cpu_s": round(ours.server_cpu_s, 4),
     }
     print(json.dumps(figure) if as_json else " ".join(f"{key}={value}" for key, value in figure.items()))
 
