@@ -166,8 +166,9 @@ def seal(folder: Path) -> Files:
 
 def count(source: Path) -> Files:
     """The totals without reading: for adopted data, which may be terabytes."""
-    files = tree.content(source) if source.is_dir() else [source]
-    return Files(len(files), sum(path.size() for path in files), None)
+    found = source.walk_stats() if source.is_dir() else [(source, source.stat())]
+    sizes = [stat.size_bytes for path, stat in found if not str(path).startswith(f"{source}/.")]
+    return Files(len(sizes), sum(sizes), None)
 
 
 def verify(folder: Path, record: Record) -> list[str]:
