@@ -46,6 +46,8 @@ def fill(root: Path) -> None:
         "small.csv": b"a,b\n1,x\n2,y\n",
         "config.json": b'{"b":1,"a":[1,2]}',
         "weights.bin": b"\x00\x01",
+        "damaged.jsonl.gz": gzip.compress(lines)[:50],
+        "odd.jsonl": b"{}\nnot",
     }
     store(root, "runs/one", files, inputs=[DEMO], result={"loss": 1.5}, kind="Run")
     store(root, "runs/one@2026.11.01", {"notes.md": b"old"}, result={"loss": 2.5}, kind="Run")
@@ -122,6 +124,8 @@ def test_a_large_result_is_kept_whole_and_shown_in_pages(demo):
     data = demo.http.get(f"result/{found['id']}.parquet").content
     assert pq.read_table(pa.BufferReader(data)).num_rows == 25_000
     assert demo.sql("SELECT 1 WHERE false")["rows"] == []
+    wide = demo.rows("SELECT repeat('x', 100000000) AS x")
+    assert len(wide[0][0]) == 32_768, "a page shows the beginning; the file holds all"
 
 
 REFUSED = {
@@ -219,7 +223,8 @@ def test_wrong_requests_are_told_what_is_wrong(demo):
     assert demo.get("result/unknown", 404)["error"].startswith("There is no query unknown")
     assert demo.get("result/..%2Fx", 404)
     assert demo.get("artifacts", 400, sort="nope")["error"].startswith("sort='nope' is no column")
-    assert demo.get("artifacts", 400, page="x")
+    for number in ("x", "-1", "²", "9" * 19):
+        assert "is no whole number" in demo.get("artifacts", 400, page=number)["error"]
     assert demo.http.get("artifacts/").status_code == 404
 
 
@@ -496,6 +501,8 @@ def test_files_are_listed_by_folder_and_shown_by_kind(demo):
     assert demo.get("preview/runs/one", path="config.json")["text"].startswith('{\n  "b": 1')
     assert demo.get("preview/runs/one", path="notes.md", offset=8)["text"].startswith("ä line")
     assert demo.get("preview/runs/one", path="weights.bin")["kind"] == "binary"
+    assert "is damaged" in demo.get("preview/runs/one", 422, path="damaged.jsonl.gz")["error"]
+    assert "line 2 is no JSON" in demo.get("preview/runs/one", 422, path="odd.jsonl")["error"]
 
 
 @pytest.mark.parametrize(
@@ -562,6 +569,7 @@ def test_examples_run_as_they_stand(demo):
     assert names["edges"] == ["source", "target", "kind"]
     assert {"artifacts", "transfers", "queries"} <= names.keys()
     assert {"address", "state", "config", "bytes"} <= set(names["artifacts"])
+    assert "mark" not in names["artifacts"]
     for example in told["examples"]:
         assert demo.sql(example["sql"])["error"] is None, example["title"]
     assert any("{{corpus/demo@" in example["sql"] for example in told["examples"])

@@ -5,7 +5,9 @@ Every view is `view(root, snapshot, asked) -> JSON`; `asked` holds the parameter
 
 import collections
 import gzip
+import re
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -188,8 +190,8 @@ def kind(name: str) -> str:
 def number(asked: Asked, name: str, default: int) -> int:
     """A parameter as a whole number."""
     text = asked.get(name) or str(default)
-    if not text.isdigit():
-        raise ConfigError(f"{name}={text!r} is no whole number from 0 on. Correct it.")
+    if not re.fullmatch("[0-9]{1,18}", text):
+        raise ConfigError(f"{name}={text[:40]!r} is no whole number from 0 on. Correct it.")
     return int(text)
 
 
@@ -239,17 +241,20 @@ def _split(file: Path) -> Iterator[bytes]:
 
 def _unpacked(file: Path) -> Iterator[bytes]:
     """The content piece by piece, never more than JSON_BYTES."""
+    import zstandard
+
     opened: Any = file.open()
     if file.name.endswith(".gz"):
         opened = gzip.GzipFile(fileobj=opened)
     elif file.name.endswith(".zst"):
-        import zstandard
-
         opened = zstandard.ZstdDecompressor().stream_reader(opened, read_across_frames=True)
     left = JSON_BYTES
-    with opened as stream:
-        while piece := stream.read(1 << 20):
-            left -= len(piece)
-            if left < 0:
-                raise InputError(f"{file.name} holds more than {JSON_BYTES} bytes. Read it with a query.")
-            yield piece
+    try:
+        with opened as stream:
+            while left >= 0 and (piece := stream.read(1 << 20)):
+                left -= len(piece)
+                yield piece
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+        raise InputError(f"{file.name} is damaged and can't be unpacked: {error}.") from error
+    if left < 0:
+        raise InputError(f"{file.name} holds more than {JSON_BYTES} bytes. Read it with a query.")

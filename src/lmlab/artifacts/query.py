@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import contextlib
 import hmac
+import logging
 import os
 import socket
 import sys
@@ -34,6 +35,8 @@ from lmlab.core import environ, process
 from lmlab.core.errors import ArtifactError, ConfigError, HostError, InputError, LmlabError
 from lmlab.storage import Path, choose_root
 
+Endpoint = Callable[[Request], Awaitable[Response]]
+log = logging.getLogger(__name__)
 VARIABLE = "LMLAB_QUERY_TOKEN"
 FRESH_S, PATIENCE_S, RARELY = 2.0, 0.3, 20
 """The root is looked at anew after FRESH_S, or RARELY times as long as it took: a look at a bucket costs.
@@ -134,7 +137,7 @@ class Service:
         """GET /health: open to all, says only that it lives."""
         return _json({"status": "ok"})
 
-    def view(self, view: Callable[..., Any]) -> Callable[[Request], Awaitable[Response]]:
+    def view(self, view: Callable[..., Any]) -> Endpoint:
         """The endpoint of a view: its parameters are those of the path and of the query string."""
 
         async def answer(request: Request) -> Response:
@@ -196,22 +199,35 @@ def build_app(root: Path, token: str) -> ASGIApp:
         service.queries.close()
 
     own = {"/result/{id}": service.result, "/queries": service.log, "/tables": service.tables}
-    routes = [Route(path, endpoint) for path, endpoint in {**own, "/health": service.health}.items()]
-    routes += [Route("/query", service.query, methods=["POST"])]
-    routes += [Route(path, service.view(view)) for path, view in VIEWS.items()]
-    handlers = dict.fromkeys((HTTPException, LmlabError, Exception), _failed)
-    app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    own |= {"/health": service.health, **{path: service.view(view) for path, view in VIEWS.items()}}
+    routes = [Route(path, _safely(endpoint)) for path, endpoint in own.items()]
+    routes += [Route("/query", _safely(service.query), methods=["POST"])]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _failed}, lifespan=lifespan)
     # A redirect would name an address that a proxy's clients can't reach.
     app.router.redirect_slashes = False
     return Guard(app, token)
+
+
+def _safely(endpoint: Endpoint) -> Endpoint:
+    """An endpoint whose errors are answers."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except Exception as error:  # noqa: BLE001 - the boundary of a request
+            return await _failed(request, error)
+
+    return answer
 
 
 async def _failed(_: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         return _json({"error": error.detail}, error.status_code)
     status = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 500)
-    text = str(error) if isinstance(error, LmlabError) else f"{type(error).__name__}: {error}"
-    return _json({"error": text}, status)
+    if isinstance(error, LmlabError):
+        return _json({"error": str(error)}, status)
+    log.error("a request failed", exc_info=error)
+    return _json({"error": f"{type(error).__name__}: {error}"}, status)
 
 
 def _examples(snapshot: Snapshot) -> list[dict[str, str]]:

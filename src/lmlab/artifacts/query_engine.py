@@ -32,7 +32,8 @@ _KEYS = {
 }
 """By DuckDB's names: the field of lmlab.toml, and the variable where there is none."""
 _WIDE = ("HUGEINT", "UHUGEINT")
-_SHOWN = re.compile(r"BOOLEAN|VARCHAR|FLOAT|DOUBLE|U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?")
+_NUMBER = re.compile(r"BOOLEAN|FLOAT|DOUBLE|U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?")
+CELL_CHARACTERS = 32_768
 
 
 def run(
@@ -249,12 +250,13 @@ def _unique(names: Sequence[str]) -> list[str]:
 
 
 def _shown(name: str, kind: str) -> str:
-    if _SHOWN.fullmatch(kind):
+    """What has no place in JSON as text, and of text the beginning: a cell may hold gigabytes."""
+    if _NUMBER.fullmatch(kind):
         return name
     if kind.startswith("DECIMAL"):
         return f"{name}::{'HUGEINT' if kind.endswith(',0)') else 'DOUBLE'}"
     is_nested = kind.endswith("]") or kind.startswith(("STRUCT", "MAP", "UNION"))
-    return f"to_json({name})::VARCHAR" if is_nested else f"{name}::VARCHAR"
+    return f"left({f'to_json({name})' if is_nested else name}::VARCHAR, {CELL_CHARACTERS})"
 
 
 def _finite(value: Any) -> Any:

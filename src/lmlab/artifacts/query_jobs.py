@@ -156,7 +156,8 @@ class Queries:
         if self._tables[0] != snapshot.generation:
             sources = snapshot.sources.items()
             edges = [Edge(a, target, kind) for target, used in sources for a, kind in used.items()]
-            found = {"artifacts": arrow(Row, snapshot.rows.values()), "edges": arrow(Edge, edges)}
+            artifacts = arrow(Row, snapshot.rows.values()).drop_columns("mark")
+            found = {"artifacts": artifacts, "edges": arrow(Edge, edges)}
             self._tables = snapshot.generation, found
             for name, table in found.items():
                 place = self.catalog.root / FOLDER / f"{name}.parquet"
