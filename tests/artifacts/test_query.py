@@ -267,6 +267,8 @@ def test_an_answer_survives_a_kill_and_changes_with_the_catalog(root):
         kept = client.sql(sql)
         assert kept["cached"]
         assert kept["rows"] == first["rows"]
+        (root / "tmp").remove_tree()
+        assert not client.sql(sql)["cached"]
         store(root, "runs/new")
         time.sleep(2.1)
         changed = client.sql(sql)

@@ -104,7 +104,7 @@ class Queries:
         if ask.use_cache and not ask.explain and self._is_lasting(query, snapshot):
             identifier = hashlib.sha256(f"{snapshot.generation}\n{ask.sql.strip()}".encode()).hexdigest()[:32]
             found = self.get(identifier)
-            if found is not None and found.state == "done":
+            if found is not None and found.state == "done" and self.file(found).exists():
                 found = replace(found, cached=True)
                 self._keep(found)
                 self.log.add(ask, found)
