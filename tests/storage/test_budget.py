@@ -247,3 +247,12 @@ def test_what_could_not_be_put_on_record_is_not_read(faulty_root, tmp_path, monk
     faults.set()
     budget.charge(Path(tmp_path / "far"), 1000)
     assert [method for method, _ in faults.seen()].count("PUT") == 1
+    assert [row.bytes for row in budget.rows(root)] == [1000]
+    faults.set({"do": "status", "code": 403, "method": "PUT"})
+    budget.charge(Path(tmp_path / "far"), 1000)
+    monkeypatch.setenv("LMLAB_ROOT", str(tmp_path / "other"))
+    budget.charge(Path(tmp_path / "far"), 2000)
+    budget.flush()
+    assert b'"bytes":2000' in Path(tmp_path / "other").walk()[0].read_bytes()
+    faults.set()
+    budget.flush()

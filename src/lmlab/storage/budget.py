@@ -28,7 +28,7 @@ from lmlab.core.units import format_bytes
 from lmlab.storage import regions
 
 if TYPE_CHECKING:
-    from lmlab.storage.paths import Path
+    from lmlab.storage.paths import Path, Stat
 
 FOLDER = ".transfers"
 GIB = 1 << 30
@@ -74,7 +74,7 @@ class Account:
 _scopes: ContextVar[tuple[Scope, ...]] = ContextVar("scopes", default=())
 _is_paid: ContextVar[bool] = ContextVar("is_paid", default=False)
 _lock = threading.RLock()
-_ledgers: dict[tuple[object, ...], "_Ledger"] = {}
+_ledgers: dict[tuple[int, "Path", str], "_Ledger"] = {}
 
 
 def applies(place: "Path") -> bool:
@@ -141,9 +141,9 @@ def note(what: str, source: str = "", target: str = "") -> None:
 
 def rows(root: "Path", since: float = 0.0) -> list[Transfer]:
     """All transfers recorded below a root from a time on, the oldest first."""
-    flush()
+    flush(root)
     # A file is as young as its last row; a day is more than two clocks differ by.
-    files = [(path, s.etag) for path, s in (root / FOLDER).walk_stats() if s.modified > since - 86_400]
+    files = [(path, stat) for path, stat in (root / FOLDER).walk_stats() if stat.modified > since - 86_400]
     with ThreadPoolExecutor(1 if root.is_local else 32) as pool:
         accounts = list(pool.map(lambda file: _read(*file), files))
     found = [row for account in accounts for row in account.rows if row.time >= since]
@@ -151,13 +151,14 @@ def rows(root: "Path", since: float = 0.0) -> list[Transfer]:
 
 
 @atexit.register
-def flush() -> None:
-    """Write the rows that are only in memory."""
-    with _lock, contextlib.suppress(StorageError):
-        # An unwritable row must not fail a process that ends: its bytes stay reserved.
-        for (process, *_), ledger in _ledgers.items():
-            if process == os.getpid() and ledger.is_ahead:
-                ledger.write()
+def flush(root: "Path | None" = None) -> None:
+    """Write the rows that are only in memory, of one root or of all."""
+    with _lock:
+        for (process, place, _), ledger in _ledgers.items():
+            if process == os.getpid() and ledger.is_ahead and root in (None, place):
+                # An unwritable row must not fail a process that ends: its bytes stay reserved.
+                with contextlib.suppress(StorageError):
+                    ledger.write()
 
 
 def limit_bytes() -> float:
@@ -236,7 +237,7 @@ class _Ledger:
             self._reserved = before
             raise
         others = [(path, stat) for path, stat in self._folder.children() if stat and path != self._path]
-        return sum(_read(path, stat.etag).reserved for path, stat in others)
+        return sum(_read(path, stat).reserved for path, stat in others)
 
 
 def _ledger() -> _Ledger:
@@ -250,7 +251,7 @@ def _ledger() -> _Ledger:
 
 
 @functools.lru_cache(4096)
-def _read(path: "Path", _etag: str) -> Account:
+def _read(path: "Path", _version: "Stat") -> Account:
     """One version of an account: most never change again."""
     try:
         return msgspec.json.decode(path.read_if_present() or b"{}", type=Account)
