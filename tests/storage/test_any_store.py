@@ -190,6 +190,19 @@ def test_globs_find_what_a_shell_finds(any_root):
         glob("../*")
 
 
+def test_removing_what_is_not_there_is_no_error(any_root, tmp_path):
+    (any_root / "none").remove_tree()
+    (any_root / "none").remove()
+    (any_root / "file").write_bytes(b"1")
+    (any_root / "file").remove_tree()
+    assert any_root.walk() == []
+    bucket = Path(f"memory://{tmp_path.name}")
+    (bucket / "x").write_bytes(b"1")
+    bucket.remove_tree()
+    bucket.remove_tree()
+    assert bucket.walk() == []
+
+
 def test_files_are_copied_and_renamed(any_root):
     first, second, third = any_root / "1", any_root / "sub/2", any_root / "3 #%"
     first.write_bytes(b"content")

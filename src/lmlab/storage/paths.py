@@ -303,7 +303,7 @@ class Path:
         """Write the file if it is absent; False if somebody else's is there. One caller wins."""
         if self.is_local:
             return stores.put_here(self.key, data, create=True)
-        assert self._to_write
+        self._check_writable()
         return stores.create(self.scheme, self.bucket, self.key, data, str(self))
 
     @contextlib.contextmanager
@@ -348,16 +348,17 @@ class Path:
 
     def copy_to(self, other: "Path") -> None:
         """Copy the file; within a bucket the store itself does it."""
+        other._check_writable()
         if self.is_local:
             self._pay()
         if self.is_local and other.is_local:
             with other.writer() as draft, self._failures("read"):
                 shutil.copyfile(self.key, draft)
         elif self.is_local:
-            stores.put(other._to_write, other.key, self.local, str(other))
-        elif self._is_beside(other) and other._to_write and self.size() <= _COPIED_AT_ONCE:
+            stores.put(other._client, other.key, self.local, str(other))
+        elif (self.scheme, self.bucket) == (other.scheme, other.bucket) and self.size() <= _COPIED_AT_ONCE:
             with self._failures("copied"):
-                obstore.copy(self._to_write, self.key, other.key)
+                obstore.copy(self._client, self.key, other.key)
         else:
             with other.open_writer() as file:
                 for chunk in self.chunks():
@@ -402,15 +403,16 @@ class Path:
             if self.is_local:
                 _discard(pathlib.Path(self.key))
                 return
+            if self.key:
+                self.remove()
             batches = self._to_write.list(self.key or None, chunk_size=1000)
             keys = [entry["path"] for batch in batches for entry in batch]
-            for start in range(0, len(keys) + 1, 1000):
-                # Another process may be removing the same: then each is asked for by itself.
-                try:
-                    self._client.delete([*keys[start : start + 1000], self.key][: 1000 + (not start)])
-                except FileNotFoundError:
-                    for key in keys[start : start + 1000]:
-                        self._at(key).remove()
+            try:
+                self._client.delete(keys)
+            except FileNotFoundError:
+                # Another process is removing the same.
+                for key in keys:
+                    self._at(key).remove()
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -420,14 +422,14 @@ class Path:
 
     @property
     def _to_write(self) -> Any:
+        self._check_writable()
+        return self._client
+
+    def _check_writable(self) -> None:
         if self.scheme in ("hf", "https", "http"):
             raise StorageError(
                 f"{self} can only be read. Copy it into a root (lmlab fs cp), and change it there."
             )
-        return self._client
-
-    def _is_beside(self, other: "Path") -> bool:
-        return (self.scheme, self.bucket) == (other.scheme, other.bucket)
 
     def _at(self, key: str) -> "Path":
         path = object.__new__(Path)
