@@ -9,7 +9,7 @@ waits more than it computes; CPU seconds stand beside.
 B5: B1 on two S3 emulators (they take most of the time), and how many requests one of its steps costs. B7:
 reading the index of 2,000 artifacts and walking up and down from one of them; index, refresh: making that of
 5,000 anew, and looking at the root when it is there. B9: from kill -9 of an owner on another machine to the
-next claim, where claims go stale after 2 s. spawned: a step in a process of its own. None has a peer that ran.
+next claim, where claims go stale after 2 s. spawned: a step in a process of its own. None has a peer.
 """
 
 import argparse
