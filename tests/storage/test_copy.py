@@ -72,6 +72,7 @@ def test_a_file_arrives_whole_in_32_parts(any_root, tmp_path, size):
     (any_root / "x").write_bytes(noise(size))
     parts.download(any_root / "x", tmp_path / "deep" / "y", scratch=Path(tmp_path / "scratch"))
     assert (tmp_path / "deep" / "y").read_bytes() == noise(size)
+    assert not (tmp_path / "deep" / "y").stat().st_mode & 0o111
     assert [path.suffix for path in (tmp_path / "scratch").iterdir()] == [".lock"]
 
 

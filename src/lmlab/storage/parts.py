@@ -113,8 +113,8 @@ class _Parts:
         self.path, self.halt = folder / "whole", threading.Event()
         self._source, self._etag, self._stop = source, stat.etag, stop
         self._bounds = [stat.size_bytes * part // count for part in range(count + 1)]
-        self._draft = os.open(self.path, os.O_RDWR | os.O_CREAT)
-        self._offsets = os.open(folder / "offsets", os.O_RDWR | os.O_CREAT)
+        self._draft = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        self._offsets = os.open(folder / "offsets", os.O_RDWR | os.O_CREAT, 0o666)
         os.truncate(self._offsets, 8 * count)
         if stat.size_bytes and sys.platform == "linux":
             # A disk that is too small says so now, and not after the last but one part.
