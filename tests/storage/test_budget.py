@@ -211,10 +211,11 @@ def test_reading_a_bucket_of_another_region_is_charged_and_clipped(any_root, tmp
         place.read_bytes()
 
 
-def test_a_large_read_is_on_record_even_if_its_process_is_killed_while_reading(far, here):
+@pytest.mark.parametrize("size", [1000, GIB])
+def test_what_a_killed_process_was_reading_is_on_record(far, here, size):
     script = f"{CHARGE}\nimport os\nos.kill(os.getpid(), 9)"
-    subprocess.run([sys.executable, "-c", script, str(far), str(GIB)], check=False)
-    assert [row.bytes for row in budget.rows(here)] == [GIB]
+    subprocess.run([sys.executable, "-c", script, str(far), str(size)], check=False)
+    assert [row.bytes for row in budget.rows(here)] == [size]
 
 
 def test_a_damaged_account_is_named(far, here):

@@ -135,8 +135,9 @@ def limited(gib: float) -> Generator[Scope]:
 def note(what: str, source: str = "", target: str = "") -> None:
     """Record that somebody lifted a limit (`--allow-cross-region`): the egress report names it."""
     with _lock:
-        _ledger().add(what, source, target, 0, "allowed")
-        _ledger().write()
+        ledger = _ledger()
+        ledger.add(ledger.row(what, source, target, 0, "allowed"))
+        ledger.write()
 
 
 def rows(root: "Path", since: float = 0.0) -> list[Transfer]:
@@ -185,40 +186,42 @@ class _Ledger:
         """Whether rows are only in memory."""
 
     def charge(self, place: "Path", size: int) -> None:
-        if self._spent + size > self._reserved:
-            self._reserve(place, size)
-        self._spent += size
         here = regions.current()
-        self.add(str(place), here.region_of(str(place)) or "", here.own or "outside", size, "read")
-        if size >= _BLOCK:
-            self.write()
+        row = self.row(str(place), here.region_of(str(place)) or "", here.own or "outside", size, "read")
+        if self._spent + size > self._reserved:
+            self._reserve(place, row)
+        self._spent += size
+        self.add(row)
 
-    def add(self, path: str, source: str, target: str, size: int, kind: str) -> None:
-        now = time.time()
+    def row(self, path: str, source: str, target: str, size: int, kind: str) -> Transfer:
+        return Transfer(time.time(), self._user, self._run, source, target, path, size, kind)
+
+    def add(self, row: Transfer) -> None:
         # By hour, so that a report of one day does not count what a long process read before.
-        key = (path, int(now // 3600))
-        row = self._rows.get(key) or Transfer(now, self._user, self._run, source, target, path, 0, kind)
-        self._rows[key] = replace(row, time=now, bytes=row.bytes + size)
+        key = (row.path, int(row.time // 3600))
+        known = self._rows.get(key)
+        self._rows[key] = replace(row, bytes=row.bytes + known.bytes) if known else row
         self.is_ahead = True
 
-    def write(self) -> None:
-        account = Account(self._reserved, tuple(self._rows.values()))
+    def write(self, *coming: Transfer) -> None:
+        account = Account(self._reserved, (*self._rows.values(), *coming))
         self._path.write_bytes(msgspec.json.encode(account))
         self.is_ahead = False
 
-    def _reserve(self, place: "Path", size: int) -> None:
-        limit = limit_bytes()
+    def _reserve(self, place: "Path", row: Transfer) -> None:
+        limit, size = limit_bytes(), row.bytes
         if limit > DEFAULT_GIB * GIB and not self._rows:
-            self.add(f"{VARIABLE}={environ.get(VARIABLE)}", "", "", 0, "allowed")
+            self.add(self.row(f"{VARIABLE}={environ.get(VARIABLE)}", "", "", 0, "allowed"))
         seen = others = 0
         for attempt in range(_TRIES):
             if self._spent + size > limit:
                 break
-            others = self._hold(self._spent + max(size, _BLOCK))
+            # With its row: what a killed process was reading is on record.
+            others = self._hold(self._spent + max(size, _BLOCK), row)
             if others + self._reserved <= limit:
                 return
             if others + self._spent + size <= limit:
-                self._hold(self._spent + size)
+                self._hold(self._spent + size, row)
                 return
             others = self._hold(self._spent)
             if others == seen:
@@ -228,11 +231,11 @@ class _Ledger:
             time.sleep(random.uniform(0.02, 0.1) * 2**attempt)
         raise _refusal(place, size, limit, others + self._spent)
 
-    def _hold(self, amount: int) -> int:
+    def _hold(self, amount: int, *coming: Transfer) -> int:
         """Reserve so much in all; returns what the run's other processes hold after that."""
         before, self._reserved = self._reserved, amount
         try:
-            self.write()
+            self.write(*coming)
         except StorageError:
             self._reserved = before
             raise
