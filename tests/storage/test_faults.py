@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import numpy as np
 import pytest
 
 from lmlab.core.errors import StorageError
@@ -84,7 +85,7 @@ def test_what_fails_once_is_tried_again(faulty_root, fault):
 
 def test_reading_in_order_asks_for_more_each_time_and_elsewhere_for_what_is_wanted(faulty_root):
     root, faults = faulty_root
-    content = b"".join(number.to_bytes(4, "big") for number in range(5 << 20))
+    content = np.arange(5 << 20, dtype=np.uint32).tobytes()
     (root / "large").write_bytes(content)
     with (root / "large").open() as file:
         faults.set()
