@@ -103,7 +103,7 @@ def test_a_changed_file_is_read_anew(write):
             "addressing is 'host', but must be one of 'path', 'virtual'",
         ),
         ("[backends.'s3://']\nallow_http = 1", "allow_http is 1, but must be bool"),
-        ("[backends.'s3://']\nendpoint = 'not a url'", "endpoint is 'not a url', which is no address"),
+        ("[backends.'s3://']\nendpoint = 'not a url'", "endpoint is no address"),
         ("[backends.'s3://']\nendpoint = 'http://minio'", "allow_http = true"),
         ("[backends.'s3://']\naccess_key = []", "access_key must be a list of references"),
         ("[backends.'s3://']\naccess_key = 3", "access_key must be a list of references"),

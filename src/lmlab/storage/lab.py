@@ -10,7 +10,7 @@ import pathlib
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from lmlab.core import environ
@@ -151,15 +151,8 @@ def _load(file: pathlib.Path, _modified: int) -> Lab:
         found: Lab = decode(Lab, {**table, "file": str(file)}, "lab")
     except ConfigError as error:
         raise ConfigError(f"{file}: {str(error).removeprefix('lab.')}") from None
-    below = file.parent
-    return Lab(
-        file=file,
-        root=found.root and _absolute(found.root, below),
-        region=found.region,
-        roots={region: _absolute(root, below) for region, root in found.roots.items()},
-        backends=found.backends,
-        limits=found.limits,
-    )
+    roots = {region: _absolute(root, file.parent) for region, root in found.roots.items()}
+    return replace(found, file=file, root=found.root and _absolute(found.root, file.parent), roots=roots)
 
 
 def _entries(table: Mapping[str, Any], name: str, file: pathlib.Path) -> dict[str, Any]:
@@ -175,7 +168,7 @@ def _check_backend(key: str, entry: dict[str, Any], where: str) -> None:
         raise ConfigError(f"{where} is no address. Write scheme:// or scheme://bucket, such as s3://data.")
     address = str(entry.get("endpoint", "https://x"))
     if not re.match(r"https?://[A-Za-z0-9.\[\]:_-]+(/[!-~]*)?$", address):
-        raise ConfigError(f"{where}.endpoint is {address!r}, which is no address. Write https://host[:port].")
+        raise ConfigError(f"{where}.endpoint is no address. Write https://host[:port], without any key.")
     if (
         address.startswith("http://")
         and not entry.get("allow_http")
