@@ -3,14 +3,17 @@
 import base64
 import json
 import logging
+import os
 import pickle
+import socket
 import threading
+import time
 import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from lmlab.core.errors import ConfigError, HostError, LmlabError
+from lmlab.core.errors import ConfigError, HostError, LmlabError, StorageError
 from lmlab.storage import Path, secrets
 
 VALUE = "s3cr3t-v4lue"
@@ -145,8 +148,6 @@ def test_no_stray_variable_outranks_or_joins_a_pinned_key(recording, declare, tm
     assert "/eu-1/s3/" in seen[0][1]["authorization"]
     assert seen[1][1]["authorization"] == f"Bearer {VALUE}"
     assert "authorization" not in seen[2][1]
-    import os
-
     assert {name: os.environ[name] for name in stray} == stray
 
 
@@ -200,6 +201,20 @@ def test_missing_credentials_name_the_variables_and_the_keys(
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(LmlabError, match=f"no credentials for {scheme}://no-keys.*{variables}.*lmlab.toml"):
         Path(f"{scheme}://no-keys/x").read_bytes()
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_a_silent_metadata_server_holds_nothing_up(declare, monkeypatch, tmp_path, scheme):
+    declare("[limits]\nconnect_s = 0.4\nread_s = 0.4\ntotal_s = 1\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://{address}")
+        monkeypatch.setenv("GCE_METADATA_HOST", address)
+        began = time.monotonic()
+        with pytest.raises(StorageError, match=f"no credentials for {scheme}://asked"):
+            Path(f"{scheme}://asked/x").read_bytes()
+        assert time.monotonic() - began < 1.9
 
 
 def test_a_broken_service_account_is_an_error_without_its_text(declare, tmp_path):

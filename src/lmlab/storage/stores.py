@@ -38,9 +38,9 @@ _WRITER = "lmlab-writer"
 _NOBODY = '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}'
 _SOURCES = {
     "s3": "AWS_ACCESS_KEY_ID AWS_WEB_IDENTITY_TOKEN_FILE AWS_CONTAINER_CREDENTIALS_RELATIVE_URI "
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI AWS_SKIP_SIGNATURE",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI AWS_METADATA_ENDPOINT AWS_SKIP_SIGNATURE",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS GOOGLE_SERVICE_ACCOUNT GOOGLE_SERVICE_ACCOUNT_PATH "
-    "GOOGLE_SERVICE_ACCOUNT_KEY GOOGLE_BEARER_TOKEN GOOGLE_SKIP_SIGNATURE",
+    "GOOGLE_SERVICE_ACCOUNT_KEY GOOGLE_BEARER_TOKEN GOOGLE_SKIP_SIGNATURE GCE_METADATA_HOST",
 }
 """The variables that give obstore credentials."""
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -304,7 +304,7 @@ def translate(error: Exception, place: str, verb: str) -> LmlabError:
     if number == errno.ENOENT or isinstance(error, FileNotFoundError):
         return StorageError(f"{place} does not exist, so it can't be {verb}. Check the path.")
     # The start of a URL, not any part of the text: a file may be named credentials.json.
-    if re.search(r"performing (token request|\w+ http://(169\.254\.|metadata\.))", text) and scheme in (
+    if re.search(r"performing (token request|\w+ http://\S+/latest/(api|meta-data)/)", text) and scheme in (
         "s3",
         "gs",
     ):
