@@ -145,8 +145,11 @@ class Hub:
                 answer.close()
                 if answer.status_code != 429 and answer.status_code < 500:
                     raise self._refusal(answer, key)
-                wait_s = max(wait_s, _retry_after_s(answer))
-                reason = f"it answers {answer.status_code}, and asks to wait {wait_s:.0f} s"
+                asked_s = _retry_after_s(answer)
+                wait_s = max(wait_s, asked_s)
+                reason = f"it answers {answer.status_code}" + (
+                    f", and to wait {asked_s:.0f} s" * (asked_s > 0)
+                )
             if tried >= self._limits.tries or time.monotonic() + wait_s + self._limits.silence_s > deadline:
                 # Not chained: a client's error may hold the request with its token.
                 raise self._failure(key, f"{reason}, after {tried} tries") from None

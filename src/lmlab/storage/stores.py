@@ -304,7 +304,9 @@ def translate(error: Exception, place: str, verb: str) -> LmlabError:
     if number == errno.ENOENT or isinstance(error, FileNotFoundError):
         return StorageError(f"{place} does not exist, so it can't be {verb}. Check the path.")
     # The start of a URL, not any part of the text: a file may be named credentials.json.
-    if re.search(r"performing (token request|\w+ http://\S+/latest/(api|meta-data)/)", text) and scheme in (
+    if re.search(
+        r"performing (token request|\w+ http://[^/ ]+/latest/(api|meta-data)/)", text
+    ) and scheme in (
         "s3",
         "gs",
     ):
