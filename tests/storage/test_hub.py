@@ -126,6 +126,11 @@ def test_what_names_no_repository_is_refused(reach, address):
         Path(address).read_bytes()
 
 
+def test_an_impossible_address_is_refused(reach):
+    with pytest.raises(ConfigError, match="is no address"):
+        Path("http://127.0.0.1:port/x").read_bytes()
+
+
 def test_nothing_is_written_to_a_hub(reach, tmp_path):
     path = Path(DATA) / "new"
     (tmp_path / "x").write_text("")

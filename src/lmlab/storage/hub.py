@@ -126,7 +126,7 @@ class Hub:
                 yield block
                 if time.monotonic() > deadline:
                     raise httpx.ReadTimeout("total")
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise self._failure(key, f"its body broke off ({type(error).__name__})") from None
         finally:
             response.close()
@@ -134,10 +134,13 @@ class Hub:
     def _send(self, method: str, url: str, key: str, headers: dict[str, str] | None = None) -> httpx.Response:
         deadline = time.monotonic() + self._limits.total_s
         for tried in itertools.count(1):
-            wait_s, request = 0.1 * 2**tried, self._http.build_request(method, url, headers=headers)
+            wait_s = 0.1 * 2**tried
             try:
+                request = self._http.build_request(method, url, headers=headers)
                 answer = self._http.send(request, stream=True)
-            except (httpx.TransportError, httpx.TooManyRedirects) as error:
+            except httpx.InvalidURL as error:
+                raise ConfigError(f"{self._place(key)} is no address ({error}). Correct it.") from None
+            except httpx.RequestError as error:
                 reason = f"it can't be reached or keeps silent ({type(error).__name__})"
             else:
                 if answer.is_success:
