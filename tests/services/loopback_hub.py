@@ -107,6 +107,7 @@ async def cdn(request: Request) -> Response:
 
 def content(request: Request, data: bytes, version: str) -> Response:
     headers = {"ETag": f'"{version}"', "Last-Modified": "Mon, 30 Nov 2026 18:25:31 GMT"}
+    headers["Accept-Ranges"] = "bytes"
     wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("range", ""))
     if not wanted:
         return Response(data, headers=headers)

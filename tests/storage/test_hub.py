@@ -188,6 +188,16 @@ def test_what_fails_once_is_tried_again(reach, hub, fault_proxy, monkeypatch, fa
     assert (Path(DATA) / "README.md").read_bytes() == FILES["README.md"]
 
 
+def test_a_cut_file_goes_on_where_it_was_cut(reach, hub, fault_proxy, monkeypatch):
+    faults = fault_proxy(hub)
+    monkeypatch.setenv("HF_ENDPOINT", faults.address)
+    faults.set({"do": "truncate", "path": "^/cdn/", "times": 2})
+    path = Path(DATA) / "data/large.bin"
+    assert path.read_bytes() == LARGE
+    faults.set({"do": "truncate", "path": "^/cdn/", "times": 1})
+    assert path.read_range(1000, 50_000) == LARGE[1000:51_000]
+
+
 @pytest.mark.parametrize("fault", ["withhold", "headers", "truncate"])
 def test_a_silent_or_cut_hub_is_an_error_within_the_total(reach, hub, fault_proxy, monkeypatch, fault):
     faults = fault_proxy(hub)

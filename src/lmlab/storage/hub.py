@@ -39,7 +39,7 @@ class Hub:
                 f"hf://{bucket}/… names no kind of repository. Write hf:// and one of {', '.join(KINDS)}, "
                 "such as hf://datasets/owner/name/file."
             )
-        self._scheme, self._bucket, self._limits = scheme, bucket, limits
+        self._scheme, self._bucket, self.limits = scheme, bucket, limits
         self._base = (given.endpoint or PUBLIC).rstrip("/")
         what = f"{scheme}://{bucket}, token"
         self._token = secrets.resolve(given.token, what) if given.token else None
@@ -120,7 +120,7 @@ class Hub:
 
     def blocks(self, response: httpx.Response, key: str) -> Iterator[bytes]:
         """The body as it comes, within the limits. Raises StorageError if it ends early or takes too long."""
-        deadline = time.monotonic() + self._limits.total_s
+        deadline = time.monotonic() + self.limits.total_s
         try:
             for block in response.iter_bytes():
                 yield block
@@ -132,7 +132,7 @@ class Hub:
             response.close()
 
     def _send(self, method: str, url: str, key: str, headers: dict[str, str] | None = None) -> httpx.Response:
-        deadline = time.monotonic() + self._limits.total_s
+        deadline = time.monotonic() + self.limits.total_s
         for tried in itertools.count(1):
             wait_s = 0.1 * 2**tried
             try:
@@ -153,7 +153,7 @@ class Hub:
                 reason = f"it answers {answer.status_code}" + (
                     f", and to wait {asked_s:.0f} s" * (asked_s > 0)
                 )
-            if tried >= self._limits.tries or time.monotonic() + wait_s + self._limits.silence_s > deadline:
+            if tried >= self.limits.tries or time.monotonic() + wait_s + self.limits.silence_s > deadline:
                 # Not chained: a client's error may hold the request with its token.
                 raise self._failure(key, f"{reason}, after {tried} tries") from None
             time.sleep(wait_s)
@@ -232,12 +232,24 @@ class Answer:
                 f"{response.url} can't be read in parts: its server gives no ranges. Read it whole."
             )
         self.range = (int(told[1]), int(told[2]) + 1) if told else (0, length)
+        self._has_ranges = bool(told) or "bytes" in response.headers.get("accept-ranges", "")
 
     def stream(self, min_chunk_size: int = 0) -> Iterator[bytes]:
-        """The bytes, in blocks as the server sends them (`min_chunk_size` is obstore's)."""
+        """The bytes, in blocks as the server sends them; goes on where a connection was cut."""
         assert min_chunk_size >= 0
-        # A generator: it keeps this answer, whose end closes the response.
-        yield from self._hub.blocks(self._response, self._key)
+        limits, (position, end), rest = self._hub.limits, self.range, self
+        late = time.monotonic() + limits.total_s - limits.silence_s
+        for tries_left in reversed(range(limits.tries)):
+            try:
+                for block in self._hub.blocks(rest._response, self._key):
+                    position += len(block)
+                    yield block
+                return
+            except StorageError:
+                if not (self._has_ranges and tries_left and position < end and time.monotonic() < late):
+                    raise
+            version = _etag(self._response)
+            rest = self._hub.get(self._key, {"range": (position, end), "if_match": version})
 
     def bytes(self) -> bytes:
         """All of them."""
