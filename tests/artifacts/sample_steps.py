@@ -77,6 +77,11 @@ def divide(out: Out, by: int) -> Number:
 
 
 @step
+def measure_text(out: Out, texts: tuple[str, ...]) -> Number:
+    return Number(sum(map(len, texts)))
+
+
+@step
 def use_folder(out: Out, train: Artifact) -> Number:
     return Number(len((train.path / "value.txt").read_text()))
 

@@ -19,6 +19,7 @@ from sample_steps import (
     fork_inside,
     launch_of,
     many,
+    measure_text,
     number,
     overlap,
     shoot_itself,
@@ -200,6 +201,13 @@ def test_a_part_of_an_artifact_is_a_folder_of_it(run):
     report = run(use_folder("len", double("twice", number("n", 50))["deep"]))
     assert report.record(f"len@{V}").result["value"] == 3
     assert [made_from.address for made_from in report.record(f"len@{V}").inputs] == [f"twice@{V}"]
+
+
+@pytest.mark.parametrize("size", [10_000, 1_000_000])
+def test_arguments_of_any_size_reach_the_steps_process(run, size):
+    """The pipe's buffer holds 8 KiB of them, and a guard listens on the same pipe after them."""
+    report = run(measure_text("length", ("x" * size, "y")))
+    assert report.record(f"length@{V}").result["value"] == size + 1
 
 
 def test_handles_reach_the_step_built_even_as_dict_keys_of_a_config(run):

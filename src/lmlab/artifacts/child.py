@@ -41,6 +41,8 @@ class Start:
     search_path: tuple[str, ...]
     silence_s: float
     """Without a sign of the runner for so long, its claim may be somebody else's: the step ends itself."""
+    task_bytes: int
+    """Length of the second pickle: what follows it is for the guard, which reads from the same pipe."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ def main() -> int:
     events = int(sys.argv[1])
     calls = _take_stdin()
     start: Start = pickle.load(calls)  # noqa: S301 - from our own runner
+    called = calls.read(start.task_bytes)
     _guard(calls, events, start.silence_s)
     _prepare(start)
     process.die_with_owner(start.owner_pid)
@@ -74,7 +77,7 @@ def main() -> int:
         send({"status": (text, done, total)})
 
     try:
-        task: Task = pickle.load(calls)  # noqa: S301 - from our own runner
+        task: Task = pickle.loads(called)  # noqa: S301 - from our own runner
         step = getattr(import_module(task.module), task.function)
         attempt = Attempt(task.attempt, report, rank=task.rank, ranks=task.ranks)
         out = Out(task.path, task.name, task.version, attempt)

@@ -91,8 +91,9 @@ def run_in_process(job: Job, control: Control) -> Produced | Failure:
     )
     os.close(write_fd)
     try:
-        start = Start(os.getpid(), tuple(sys.path), job.claim.timing.lost_s)
-        _tell(child, pickle.dumps(start) + pickle.dumps(job.task))
+        called = pickle.dumps(job.task)
+        start = Start(os.getpid(), tuple(sys.path), job.claim.timing.lost_s, len(called))
+        _tell(child, pickle.dumps(start) + called)
         with os.fdopen(read_fd, "rb", buffering=0) as events:
             return _Listener(child, events, control, job).listen()
     finally:
