@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BUDGETS = {
-    "cli": 1100,
+    "cli": 1650,
     "web": 1200,
-    "reports": 1250,
+    "reports": 1350,
     "posttraining": 1900,
     "evals": 1200,
     "serving": 2000,
@@ -21,10 +21,10 @@ BUDGETS = {
     "tokens": 1300,
     "corpus": 2400,
     "dataflow": 850,
-    "artifacts": 2900,
+    "artifacts": 5700,
     "cluster": 3400,
     "telemetry": 1400,
-    "storage": 1400,
+    "storage": 2700,
     "core": 800,
 }
 PAGE_BUDGET = 1500

@@ -54,7 +54,7 @@ def seen_tokens(run: PathLike[str], trained_on: Iterable[Artifact]) -> Iterator[
     """
     folder = Path(fspath(run))
     recipe = identity.recipe_of(folder)
-    given = {str(store.address): store.path for store in trained_on}
+    given = {store.address: store.path for store in trained_on}
     missing = [address for address in map(str, recipe.data.stores) if address not in given]
     if missing:
         raise InputError(
