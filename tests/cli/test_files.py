@@ -1,9 +1,11 @@
-"""`lmlab fs`, `lmlab gc` and `lmlab report egress` as they are typed."""
+"""`lmlab fs`, `lmlab gc` and `lmlab report` as they are typed."""
 
 import json
 import os
 import shutil
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import msgspec
 import pytest
@@ -313,3 +315,50 @@ def test_a_runner_that_fell_silent_on_another_machine_stands_in_the_daily_report
 def test_a_wrong_report_or_window_is_one_line(call):
     assert "It has: egress" in call("report", "week")[2]
     assert "--hours 0 is no time" in call("report", "egress", "--hours", 0)[2]
+
+
+def test_usage_sums_what_artifacts_take_and_took(call, lmlab, file, tmp_path):
+    root = tmp_path / "root"
+    lmlab("run", file, "--root", root)
+    facts = json.loads(call("report", "usage", "--root", root, "--json")[1])
+    assert (facts["total"]["artifacts"], facts["total"]["bytes"]) == (2, len("one two three") + len("<p>3"))
+    assert [share["what"] for share in facts["by_type"]] == ["Artifact", "Count"]
+    text = call("report", "usage", "--root", root)[1]
+    assert "largest" in text
+    assert "by user" not in call("report", "usage", "--root", root, "--public")[1]
+
+
+@pytest.fixture
+def webhook():
+    """A chat's webhook on loopback: what it was sent, and its address."""
+    heard: list[dict] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self):
+            heard.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(404 if "gone" in self.path else 200)
+            self.end_headers()
+
+        def log_message(self, *_args):
+            """Quiet."""
+
+    with HTTPServer(("127.0.0.1", 0), Hook) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield heard, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_report_is_posted_to_the_first_webhook_that_is_there(call, far, webhook, monkeypatch):
+    heard, address = webhook
+    monkeypatch.setenv("HOOK", f"{address}/in")
+    assert call("report", "egress", "--post", "env:ABSENT", "--post", "env:HOOK")[0] == 0
+    assert "No offenders today." in heard[0]["text"]
+
+
+@pytest.mark.parametrize("path", ["/gone/secret-path", "://no address secret-path"])
+def test_a_failing_webhook_is_named_but_not_shown(call, far, webhook, monkeypatch, path):
+    monkeypatch.setenv("HOOK", webhook[1] + path)
+    code, out, err = call("report", "egress", "--post", "env:HOOK")
+    assert (code, out) == (3, "")
+    assert "<secret from env:HOOK>" in err
+    assert "secret-path" not in err

@@ -25,7 +25,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "verify": ("stored", "hash an artifact's files again and name what changed"),
     "fs": ("files", "list, read, copy, sync and check files wherever they lie: fs ls|cat|cp|sync|… PATH"),
     "gc": ("files", "remove expired scratch and what killed writers left"),
-    "report": ("reporting", "what was read across regions, and what failed: report egress"),
+    "report": ("reporting", "what crossed regions and what failed, or what takes space: report egress|usage"),
     "serve": ("serving", "serve an exported model over an OpenAI-compatible HTTP endpoint"),
     "web": ("web", "browse artifacts, lineage, corpora, SQL and transfers in a web browser"),
     "chat": ("serving", "talk to an exported model in the terminal"),
