@@ -3,8 +3,9 @@
 import gzip
 import io
 import multiprocessing
-import os
 import pickle
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -244,9 +245,8 @@ def test_more_files_than_a_page_are_listed_and_removed_in_bulk(
         assert [path.name for path in root.walk()] == ["manyfold"]
 
 
+@pytest.mark.parametrize("any_root", ["s3", "gcs"], indirect=True)
 def test_folder_markers_of_other_programs_are_no_files(any_root, request):
-    if any_root.is_local:
-        pytest.skip("a local disk has real folders")
     import obstore
 
     from lmlab.storage import stores
@@ -296,25 +296,23 @@ def test_paths_travel_to_spawned_processes_which_open_their_own_stores(any_root)
         assert pool.apply(read_elsewhere, (path,)) == b"hello"
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+FORKS = """
+import os, sys
+from lmlab.storage import Path
+
+path = Path(sys.argv[1])
+path.write_bytes(b"1")
+if os.fork() == 0:
+    path.read_bytes()
+os.wait()
+"""
+
+
+@pytest.mark.parametrize("any_root", ["s3", "gcs"], indirect=True)
 def test_a_forked_process_is_told_to_spawn_instead_of_hanging(any_root):
-    if any_root.is_local:
-        pytest.skip("local files have no client")
-    path = any_root / "x"
-    path.write_bytes(b"1")
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            path.read_bytes()
-        except StorageError as error:
-            os.write(writer, str(error).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    said = os.read(reader, 1000).decode()
-    os.close(reader)
-    os.close(writer)
-    assert 'multiprocessing.get_context("spawn")' in said
+    command = [sys.executable, "-W", "ignore", "-c", FORKS, str(any_root / "x")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert 'multiprocessing.get_context("spawn")' in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -325,9 +323,8 @@ def test_names_that_stores_refuse_or_change_are_refused_at_once(address):
         Path(address)
 
 
+@pytest.mark.parametrize("any_root", ["s3", "gcs"], indirect=True)
 def test_a_missing_bucket_is_named(any_root):
-    if any_root.is_local:
-        pytest.skip("a local disk has no buckets")
     other = Path(f"{any_root.scheme}://no-such-bucket/x")
     for act in (other.list, lambda: other.write_bytes(b""), lambda: other.create_bytes(b"")):
         with pytest.raises(StorageError, match="no bucket no-such-bucket"):
