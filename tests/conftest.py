@@ -26,6 +26,16 @@ hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") == "true" else "here")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first, so that no worker begins one when the others are done."""
+
+    def limit_s(item: pytest.Item) -> float:
+        mark = item.get_closest_marker("timeout")
+        return mark.args[0] if mark else 0
+
+    items.sort(key=limit_s, reverse=True)
+
+
 @pytest.fixture(autouse=True)
 def private_places(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the user's root; the cache is shared, so that kernels compile once."""
