@@ -11,7 +11,7 @@ from pathlib import Path
 BUDGETS = {
     "cli": 1650,
     "web": 1200,
-    "reports": 1350,
+    "reports": 1400,
     "posttraining": 1900,
     "evals": 1200,
     "serving": 2000,
