@@ -3,21 +3,25 @@
 B6-put and B6-get: 200 objects of 1 KB by 16 threads. get-64MB: one object whole. list-200: one folder. The
 peer is s3fs, run by the interpreter named in LMLAB_PEER_MARIN against the same server, by 16 threads too; as
 B6-put-bulk and B6-get-bulk it sends all 200 through its event loop at once, while ours keeps to 16 threads.
-Seconds are wall-clock, the best of the runs. The server computes for each request of both sides as long as it
-does for ours (`server_cpu_s`), so on few cores `ratio` says more of it than of us; `cpu_ratio` compares the
-clients' own CPU seconds.
+Seconds are wall-clock, the best of the runs. An emulator computes for each request about as long as ours
+takes in all (`server_cpu_s`), so `ratio` says more of it than of us: where LMLAB_PEER_RCLONE names an rclone,
+a compiled server, that one serves (it ignores put-if-absent, which nothing here needs). `cpu_ratio` compares
+the clients' own CPU seconds.
 """
 
 import argparse
+import contextlib
 import json
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path as LocalPath
 from typing import Any
 
@@ -25,6 +29,7 @@ from lmlab.core import environ
 from lmlab.storage import Path
 
 COUNT, THREADS, RUNS, LARGE = 200, 16, 5, 64 << 20
+RCLONE = "LMLAB_PEER_RCLONE"
 PEER_FORMS = (f"s3fs, {THREADS} threads", "s3fs, all at once in its event loop")
 TESTS = LocalPath(__file__).parents[1] / "tests"
 
@@ -73,19 +78,50 @@ def main() -> None:
     """Start a server, measure both sides on it, check that they did the same work, and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--server", choices=["moto_s3", "ministack_s3"], default="ministack_s3")
+    default = "rclone" if environ.get(RCLONE) else "ministack_s3"
+    parser.add_argument("--server", choices=["moto_s3", "ministack_s3", "rclone"], default=default)
     arguments = parser.parse_args()
-    command = [sys.executable, "-m", f"services.{arguments.server}"]
-    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-    with subprocess.Popen(command, cwd=TESTS, stdin=pipe, stdout=pipe, stderr=nothing, text=True) as server:
+    start = rclone if arguments.server == "rclone" else partial(emulator, arguments.server)
+    with start() as (endpoint, server):
+        ours, peer = our_figures(endpoint, server), peer_figures(endpoint)
+    for name in ("B6-put", "B6-get", "B6-put-bulk", "B6-get-bulk", "get-64MB", "list-200"):
+        show(name, ours[name.removesuffix("-bulk")], peer.get(name), as_json=arguments.json)
+
+
+@contextlib.contextmanager
+def emulator(name: str) -> Generator[tuple[str, int]]:
+    """One of the tests' S3 servers: its address and process id."""
+    command, pipe = [sys.executable, "-m", f"services.{name}"], subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=TESTS, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
+    ) as server:
         assert server.stdout is not None
         assert server.stdin is not None
         endpoint = f"http://127.0.0.1:{server.stdout.readline().strip()}"
-        urllib.request.urlopen(urllib.request.Request(f"{endpoint}/bench", method="PUT"), timeout=20).close()
-        ours, peer = our_figures(endpoint, server.pid), peer_figures(endpoint)
-        server.stdin.close()
-    for name in ("B6-put", "B6-get", "B6-put-bulk", "B6-get-bulk", "get-64MB", "list-200"):
-        show(name, ours[name.removesuffix("-bulk")], peer.get(name), as_json=arguments.json)
+        try:
+            request = urllib.request.Request(f"{endpoint}/bench", method="PUT")
+            urllib.request.urlopen(request, timeout=20).close()
+            yield endpoint, server.pid
+        finally:
+            server.stdin.close()
+
+
+@contextlib.contextmanager
+def rclone() -> Generator[tuple[str, int]]:
+    """The program named in LMLAB_PEER_RCLONE as an S3 server over an empty folder, in memory as the emulators."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = ["--addr", f"127.0.0.1:{port}", "--auth-key", "testing,testing", "--log-level", "ERROR"]
+    command = [str(environ.get(RCLONE)), "serve", "s3", *options]
+    memory = "/dev/shm" if LocalPath("/dev/shm").exists() else None
+    with tempfile.TemporaryDirectory(dir=memory) as folder, subprocess.Popen([*command, folder]) as server:
+        (LocalPath(folder) / "bench").mkdir()
+        try:
+            while socket.socket().connect_ex(("127.0.0.1", port)):
+                time.sleep(0.05)
+            yield f"http://127.0.0.1:{port}", server.pid
+        finally:
+            server.terminate()
 
 
 def our_figures(endpoint: str, server: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ LMLAB_QUERY_URL, LMLAB_QUERY_TOKEN    handed to the pages: where the query servi
 LMLAB_TASK_INDEX, SLURM_PROCID, OMPI_COMM_WORLD_RANK, JAX_PROCESS_ID   ranks, read to refuse a second runner
 AWS_…, GOOGLE_…              credentials of s3:// and gs:// where lmlab.toml pins none; GCE_METADATA_HOST
 HF_ENDPOINT, HF_TOKEN        the hub of hf:// and the credential for it where lmlab.toml pins none
-LMLAB_PEER_…                 interpreters of benchmark peers
+LMLAB_PEER_…                 interpreters and servers of benchmark peers
 """
 
 import contextlib
