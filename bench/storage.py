@@ -108,7 +108,7 @@ def emulator(name: str) -> Generator[tuple[str, int]]:
 
 @contextlib.contextmanager
 def rclone() -> Generator[tuple[str, int]]:
-    """The program named in LMLAB_PEER_RCLONE as an S3 server over an empty folder, in memory as the emulators."""
+    """The program named in LMLAB_PEER_RCLONE as an S3 server over an empty folder in memory."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     options = ["--addr", f"127.0.0.1:{port}", "--auth-key", "testing,testing", "--log-level", "ERROR"]
