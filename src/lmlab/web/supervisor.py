@@ -39,6 +39,9 @@ def supervise(root: Path, listener: socket.socket, say: Say, hosts: Sequence[str
     harmless = {name: value for name in HARMLESS if (value := environ.get(name)) is not None}
     with _reserved() as inner, contextlib.ExitStack() as stack:
         stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, lambda *_: stopped.set()))
+        # A script that starts this in the background leaves SIGINT ignored, and then nothing would hear it.
+        ctrl_c = signal.signal(signal.SIGINT, signal.default_int_handler)
+        stack.callback(signal.signal, signal.SIGINT, ctrl_c)
         query = ["lmlab.artifacts.query", "--root", str(root), "--port", str(inner.getsockname()[1])]
         service = _Kept("the query service", query, environ.child_environment(LMLAB_QUERY_TOKEN=token), say)
         stack.callback(service.stop)
