@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from lmlab.core import environ
 from lmlab.core.shapecheck import install_if_asked
 from lmlab.storage import Path as StoragePath
 from quickstart import run_small
@@ -110,3 +112,18 @@ def faulty_root(request, tmp_path, monkeypatch, fault_proxy) -> tuple[StoragePat
     faults = fault_proxy(request.getfixturevalue(f"{request.param}_endpoint"))
     limits = "[limits]\nconnect_s = 1\nread_s = 1\ntotal_s = 4\ntries = 4\n"
     return declare_root(request.param, faults.address, tmp_path, monkeypatch, limits), faults
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    """Headless Chromium; of a module, since two at once in one process clash."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        message = "Debian's chromium is not installed"
+        assert environ.get("CI") is None, message
+        pytest.skip(message)
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        opened.close()

@@ -1,6 +1,9 @@
 """A root per test, and one call that plans and runs handles below it."""
 
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path as LocalPath
 
 import pytest
@@ -46,3 +49,31 @@ def run(root: Path, planned: Callable[..., Plan]) -> Callable[..., Report]:
         return report
 
     return go
+
+
+@pytest.fixture
+def run_process(tmp_path: LocalPath, diary: LocalPath) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """`lmlab run FILE …` of an experiment beside the tests as a process, killed at the latest at the end."""
+    started: list[subprocess.Popen[str]] = []
+    here = LocalPath(__file__).parent
+
+    def go(
+        file: str, *words: str, stderr: int = subprocess.STDOUT, **variables: str
+    ) -> subprocess.Popen[str]:
+        path = f"{here}:{os.environ.get('PYTHONPATH', '')}"
+        places = {"LMLAB_ROOT": str(tmp_path / "root"), "DIARY": str(diary), "PYTHONPATH": path}
+        command = [sys.executable, "-m", "lmlab.cli.main", "run", str(here / file), "--version", VERSION]
+        child = subprocess.Popen(
+            [*command, *words],
+            env={**os.environ, **places, **variables},
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+        started.append(child)
+        return child
+
+    yield go
+    for child in started:
+        child.kill()
+        child.communicate()

@@ -109,40 +109,21 @@ def test_a_gang_makes_one_record_on_every_store(any_root, diary):
 
 
 @pytest.fixture
-def start(tmp_path, diary):
-    """`lmlab run gang_steps.py --gang` as rank i of 3; what is left at the end is killed."""
-    address, started = free_address("127.0.0.1"), []
+def start(run_process):
+    """`lmlab run gang_steps.py --gang` as rank i of 3."""
+    address = free_address("127.0.0.1")
 
     def go(rank: int, *words: str, size: int = 3, **variables: str) -> subprocess.Popen[str]:
-        env = {
-            **os.environ,
-            "LMLAB_ROOT": str(tmp_path / "root"),
-            "DIARY": str(diary),
-            "PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}",
+        told = {
             "LMLAB_COORDINATOR": address,
             "LMLAB_GANG_TOKEN": "a secret",
             "SLURM_PROCID": str(rank),
             "SLURM_NTASKS": str(size),
             **variables,
         }
-        command = [
-            sys.executable,
-            "-m",
-            "lmlab.cli.main",
-            "run",
-            str(HERE / "gang_steps.py"),
-            "--version",
-            V,
-            *words,
-        ]
-        child = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        started.append(child)
-        return child
+        return run_process("gang_steps.py", *words, stderr=subprocess.PIPE, **told)
 
-    yield go
-    for child in started:
-        child.kill()
-        child.communicate()
+    return go
 
 
 def test_ranks_started_from_outside_run_one_plan_under_one_claim(start, tmp_path, diary):

@@ -625,3 +625,19 @@ def test_the_command_answers_like_the_service(root):
     assert np.char.count(refused.stderr, "\n") == 1
     late = lmlab("SELECT count(*) FROM range(100000000000) t(i) WHERE i % 7 = 3", "--timeout", "0.2")
     assert late.stderr.startswith("ConfigError: Cancelled after 0.2 s")
+
+
+def test_a_corpus_of_another_shape_does_not_hide_the_others(root):
+    domain = (
+        '{"domain": "a", "train_documents": 1, "train_bytes": 5, "holdout_documents": 0, "holdout_bytes": 0}'
+    )
+    store(root, "corpus/good", {"stages.json": f'{{"domains": [{domain}]}}'.encode()})
+    for name, odd in {"list": b"[]", "text": b"no JSON", "domains": b'{"domains": [3]}'}.items():
+        store(root, f"corpus/{name}", {"stages.json": odd})
+    with service(root) as client:
+        for _ in range(100):
+            told = client.get("corpora")
+            if told["state"] == "ready":
+                break
+            time.sleep(0.05)
+        assert [row["address"].partition("@")[0] for row in told["rows"]] == ["corpus/good"]

@@ -16,7 +16,6 @@ from sample_steps import (
     double,
     fill,
     fit,
-    fork_inside,
     launch_of,
     many,
     measure_text,
@@ -289,20 +288,6 @@ def test_adopting_what_is_not_there_is_an_error(run):
     assert "nothing is there" in cause
 
 
-def test_verify_names_the_flipped_missing_and_added_file(run, root):
-    record = run(double("twice", number("n", 3))).record(f"twice@{V}")
-    folder = root / "twice" / V
-    assert records.verify(folder, record) == []
-    (folder / "deep" / "value.txt").write_text("7")
-    assert records.verify(folder, record)[0].startswith("deep/value.txt: has other content")
-    (folder / "deep" / "value.txt").remove()
-    (folder / "new.txt").write_text("")
-    assert records.verify(folder, record) == [
-        "deep/value.txt: is missing",
-        "new.txt: is not part of the artifact",
-    ]
-
-
 @pytest.mark.parametrize(
     "name", ["LMLAB_TASK_INDEX", "SLURM_PROCID", "JAX_PROCESS_ID", "OMPI_COMM_WORLD_RANK"]
 )
@@ -333,10 +318,6 @@ def test_steps_that_need_all_cores_do_not_run_together(run, diary):
 def test_steps_that_fit_run_together(run, diary):
     run(*(overlap(f"o/{i}", diary=str(diary), seconds=0.5) for i in range(2)), options=Options(cpu=2))
     assert [line[0] for line in ran(diary)] == ["+", "+", "-", "-"]
-
-
-def test_a_step_may_use_multiprocessing_while_a_store_is_open(run):
-    assert run(fork_inside("f")).record(f"f@{V}").result["value"] == 6
 
 
 def test_a_step_that_writes_the_record_itself_is_refused(run, root, monkeypatch):

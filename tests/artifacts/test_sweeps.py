@@ -2,9 +2,7 @@
 
 import contextvars
 import itertools
-import os
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -62,39 +60,13 @@ def pick(out: Out, runs: list[Number]) -> Number:
 
 
 @pytest.fixture
-def worker(tmp_path, diary):
-    """`lmlab run sweep_cells.py --race` as one of several workers; what is left at the end is killed."""
-    started = []
+def worker(run_process):
+    """`lmlab run sweep_cells.py --race` as one of several workers."""
 
     def go(name: str, *words: str, **variables: str) -> subprocess.Popen[str]:
-        env = {
-            **os.environ,
-            "LMLAB_ROOT": str(tmp_path / "root"),
-            "DIARY": str(diary),
-            "WORKER": name,
-            "PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}",
-            **variables,
-        }
-        command = [
-            sys.executable,
-            "-m",
-            "lmlab.cli.main",
-            "run",
-            str(HERE / "sweep_cells.py"),
-            "--version",
-            V,
-        ]
-        command += ["--race", *words]
-        child = subprocess.Popen(
-            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        started.append(child)
-        return child
+        return run_process("sweep_cells.py", "--race", *words, WORKER=name, **variables)
 
-    yield go
-    for child in started:
-        child.kill()
-        child.communicate()
+    return go
 
 
 def test_three_workers_share_twelve_cells_though_one_is_killed_and_one_fails(worker, root, diary):

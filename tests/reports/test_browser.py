@@ -1,27 +1,8 @@
 """The report in a real browser with no network: nothing is asked for, nothing complains, charts are drawn."""
 
-import shutil
-from collections.abc import Iterator
-
 import pytest
 
-from lmlab.core import environ
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
-    if CHROMIUM is None:
-        message = "Debian's chromium is not installed"
-        assert environ.get("CI") is None, message
-        pytest.skip(message)
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 def opened(browser, place, **settings):

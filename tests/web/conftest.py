@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +14,6 @@ from pathlib import Path as LocalPath
 import httpx
 import pytest
 from web_steps import build_lab
-
-from lmlab.core import environ
 
 SECRET = {"AWS_SECRET_ACCESS_KEY": "not-for-pages", "GOOGLE_APPLICATION_CREDENTIALS": "/secret.json"}
 
@@ -91,17 +88,3 @@ def site(lab) -> Iterator[Site]:
 @pytest.fixture(scope="session")
 def serve() -> Callable:
     return served
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        message = "Debian's chromium is not installed"
-        assert environ.get("CI") is None, message
-        pytest.skip(message)
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield opened
-        opened.close()

@@ -14,7 +14,7 @@ import msgspec
 from lmlab.artifacts import query_engine as engine
 from lmlab.artifacts.browsing import LIMITS, Answer, Asked, number, sizes
 from lmlab.artifacts.catalog import Row, Snapshot
-from lmlab.core.errors import InputError
+from lmlab.core.errors import InputError, LmlabError
 from lmlab.storage import Path, read_json
 
 STAGES = "stages.json"
@@ -22,6 +22,22 @@ SAMPLED_FILES = 8
 """A sample comes from so many files, chosen by its seed: a corpus may have thousands."""
 SHOWN_CHARACTERS, COUNTED_BYTES = 20_000, 1 << 30
 _DOMAIN = "(meta->>'$.domain')"
+
+
+class _Domain(msgspec.Struct):
+    """One row of the domains in stages.json."""
+
+    domain: str
+    train_documents: int
+    train_bytes: int
+    holdout_documents: int
+    holdout_bytes: int
+
+
+class _Stages(msgspec.Struct):
+    """What of stages.json the ranking reads."""
+
+    domains: list[_Domain] = []
 
 
 def stages(root: Path, snapshot: Snapshot, asked: Asked) -> Answer:
@@ -93,30 +109,31 @@ class Leaderboard:
 def _known_domains(root: Path, row: Row) -> list[Answer]:
     try:
         return _domains(root, row)
-    except Exception:  # noqa: BLE001 - the boundary of one artifact: an odd one must not hide the others
+    except (LmlabError, msgspec.DecodeError):
+        # Its own page says what is wrong with it; it must not hide the others.
         return []
 
 
 def _domains(root: Path, row: Row) -> list[Answer]:
     data = (root / row.name / row.version / STAGES).read_if_present()
-    domains = msgspec.json.decode(data).get("domains", []) if data else []
+    domains = msgspec.json.decode(data, type=_Stages).domains if data else []
     rejected = _rejected(root, row) if domains else None
-    total = sum(domain["train_bytes"] for domain in domains) or 1
+    total = sum(domain.train_bytes for domain in domains) or 1
     found = []
     for domain in domains:
-        kept = domain["train_documents"] + domain["holdout_documents"]
-        lost = rejected.get(domain["domain"], 0) if rejected is not None else None
+        kept = domain.train_documents + domain.holdout_documents
+        lost = rejected.get(domain.domain, 0) if rejected is not None else None
         found.append(
             {
                 "address": row.address,
-                "domain": domain["domain"],
-                "documents": domain["train_documents"],
-                "bytes": domain["train_bytes"],
-                "share": domain["train_bytes"] / total,
+                "domain": domain.domain,
+                "documents": domain.train_documents,
+                "bytes": domain.train_bytes,
+                "share": domain.train_bytes / total,
                 "rejected": lost,
                 "rejected_share": None if lost is None else lost / ((kept + lost) or 1),
-                "holdout_documents": domain["holdout_documents"],
-                "holdout_bytes": domain["holdout_bytes"],
+                "holdout_documents": domain.holdout_documents,
+                "holdout_bytes": domain.holdout_bytes,
             }
         )
     return found

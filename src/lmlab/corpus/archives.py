@@ -14,7 +14,7 @@ from lmlab.core.units import format_bytes
 from lmlab.storage import Path
 
 MAX_MEMBER_BYTES = 256 << 20
-# zipfile raises NotImplementedError for a compression that it can't read.
+# The last is what zipfile raises for a member in a compression that Python can't read.
 _BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError)
 
 
