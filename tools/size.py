@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BUDGETS = {
-    "cli": 1650,
+    "cli": 2050,
     "web": 1200,
     "reports": 1400,
     "posttraining": 1900,
@@ -18,9 +18,9 @@ BUDGETS = {
     "training": 2400,
     "models": 2300,
     "science": 1600,
-    "tokens": 1300,
-    "corpus": 2400,
-    "dataflow": 850,
+    "tokens": 1900,
+    "corpus": 4900,
+    "dataflow": 1600,
     "artifacts": 5700,
     "cluster": 3400,
     "telemetry": 1400,
