@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         quickstart_sources as quickstart_sources,
     )
     from lmlab.corpus.steps import (
+        Attributes as Attributes,
         Corpus as Corpus,
         Documents as Documents,
         Raw as Raw,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = exports(
     __name__,
     {
+        "Attributes": ".steps",
         "Corpus": ".steps",
         "Decontamination": ".config",
         "Documents": ".steps",

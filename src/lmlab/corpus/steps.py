@@ -45,6 +45,16 @@ class Corpus(Artifact):
     """Names of the domains; each has training and held-out text."""
 
 
+@dataclass(frozen=True)
+class Attributes(Artifact):
+    """Columns about documents, in parts of the same names and row order as theirs."""
+
+    documents: int
+    """How many are described."""
+    columns: tuple[str, ...]
+    """Names of the columns beside `id`."""
+
+
 @step(local_files=True)
 def fetch(out: Out, sources: tuple[Source, ...]) -> Raw:
     """Download the pinned archives, or take them from the cache, and write manifest.json beside them.
