@@ -20,7 +20,7 @@ import pathlib, sys
 from lmlab.storage import Path, parts
 
 parts._BLOCK = 1 << 16
-parts.download(Path(sys.argv[1]), pathlib.Path(sys.argv[2]), 4, Path(sys.argv[3]))
+parts.download(Path(sys.argv[1]), pathlib.Path(sys.argv[2]), parts.Ranges(4), Path(sys.argv[3]))
 """
 
 
@@ -81,7 +81,7 @@ def test_a_download_goes_on_through_cut_connections(faulty_root, tmp_path, monke
     monkeypatch.setattr(parts, "_BLOCK", 1 << 16)
     (root / "x").write_bytes(noise(1_500_000))
     faults.set({"do": "truncate", "method": "GET", "path": "/x", "every": 4})
-    parts.download(root / "x", tmp_path / "y", 4, Path(tmp_path / "scratch"))
+    parts.download(root / "x", tmp_path / "y", parts.Ranges(4), Path(tmp_path / "scratch"))
     assert (tmp_path / "y").read_bytes() == noise(1_500_000)
 
 
@@ -134,7 +134,7 @@ def test_parts_of_one_source_are_not_taken_for_another_version(any_root, tmp_pat
     for size in (1000, 1000):
         data = os.urandom(size)
         (any_root / "x").write_bytes(data)
-        parts.download(any_root / "x", target, 4, scratch)
+        parts.download(any_root / "x", target, parts.Ranges(4), scratch)
         assert target.read_bytes() == data
 
 

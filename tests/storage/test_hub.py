@@ -87,13 +87,14 @@ def test_revisions_models_and_copies(reach, tmp_path):
 def test_a_gated_repository_names_the_setting_and_then_the_token(reach, monkeypatch):
     path = Path("hf://datasets/acme/gated/README.md")
     with pytest.raises(
-        StorageError, match=r'401, GatedRepo.*token = \["env:HF_TOKEN"\] under \[backends."hf://"\]'
+        StorageError,
+        match=r'401, GatedRepo.*No token is given: token = \["env:HF_TOKEN"\] under \[backends."hf://"\]',
     ):
         path.read_bytes()
     monkeypatch.setenv("LAB_TOKEN", "hf_good")
     reach('[backends."hf://"]\ntoken = "env:LAB_TOKEN"\n')
     with pytest.raises(
-        StorageError, match=r"403, GatedRepo.*<secret from env:LAB_TOKEN> has none: ask for it"
+        StorageError, match=r"403, GatedRepo.*<secret from env:LAB_TOKEN> lacks access: ask for it"
     ) as caught:
         path.list()
     assert "hf_good" not in str(caught.value)

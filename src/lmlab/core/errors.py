@@ -7,6 +7,7 @@ LmlabError                     exit code
 │   └── ClaimLost              1   another process took over the step that was being built
 ├── StepFailed                 1   a step of a run failed
 ├── StorageError               3   disk full, unreadable folder, a store that can't do what is needed
+│   ├── Refused                3   asking again would not help: no access, not there, replaced meanwhile
 │   └── BudgetExceeded         3   a read from another region would pass what one run may transfer
 └── HostError                  3   a program is missing, no network, a port in use
 """
@@ -44,6 +45,10 @@ class StorageError(LmlabError):
     """The place where files live failed: disk full, unreadable, or without a needed guarantee."""
 
     exit_code = 3
+
+
+class Refused(StorageError):
+    """A store answered that it will not give this: no access, no such file, or another version by now."""
 
 
 class BudgetExceeded(StorageError):

@@ -18,7 +18,7 @@ import httpx
 import msgspec
 from obstore.exceptions import GenericError, PreconditionError
 
-from lmlab.core.errors import ConfigError, StorageError
+from lmlab.core.errors import ConfigError, Refused, StorageError
 from lmlab.storage import secrets
 from lmlab.storage.lab import Backend, Limits
 
@@ -166,16 +166,16 @@ class Hub:
         if status in (401, 403):
             where = "hf://" if self._scheme == "hf" else f"{self._scheme}://{self._bucket}"
             help_ = (
-                f"{self._token!r} has none: ask for it on that page, or give another."
+                f"{self._token!r} lacks access: ask for it on that page, or give another token."
                 if self._token
-                else f'Refer to one: token = ["env:HF_TOKEN"] under [backends."{where}"] in lmlab.toml.'
+                else f'No token is given: token = ["env:HF_TOKEN"] under [backends."{where}"] in lmlab.toml.'
             )
-            return StorageError(f"{self._place(key)} needs a token with access ({status}{why}). {help_}")
+            return Refused(f"{self._place(key)} needs a token with access ({status}{why}). {help_}")
         if status == 416:
             return GenericError("416 Range Not Satisfiable")
         if status == 404:
             return FileNotFoundError(f"{self._place(key)}{why}")
-        return StorageError(f"{self._place(key)} could not be read: the server answers {status}{why}.")
+        return Refused(f"{self._place(key)} could not be read: the server answers {status}{why}.")
 
     def _failure(self, key: str, reason: str) -> StorageError:
         return StorageError(

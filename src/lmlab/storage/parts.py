@@ -13,30 +13,49 @@ import shutil
 import struct
 import sys
 import threading
-import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import TypeVar
 
 from lmlab.core import environ, process
-from lmlab.core.errors import BudgetExceeded, StorageError
+from lmlab.core.errors import BudgetExceeded, Refused, StorageError
 from lmlab.storage import budget, stores
 from lmlab.storage.paths import Path, Stat
 from lmlab.storage.roots import choose_root
 from lmlab.storage.scratch import scratch as scratch_place
 
-_BLOCK = 4 << 20
-_TRIES = 5
+_BLOCK = 64 << 20
+"""Asked for at once; what comes of it is kept as it comes."""
 _THREADS = 16
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
+@dataclass(frozen=True)
+class Ranges:
+    """How a file is cut into ranges, and how long one that does not move is tried."""
+
+    count: int = 32
+    """Contiguous ranges."""
+    connections: int = 32
+    """Open at once."""
+    tries: int = 8
+    """In a row without one more byte: a server that cuts often but moves is never given up."""
+    first_wait_s: float = 0.2
+    """Before the second try; doubled with each."""
+    longest_wait_s: float = 120.0
+    """Between two tries."""
+
+
+RANGES = Ranges()
+
+
 def download(
     source: Path,
     target: pathlib.Path,
-    parts: int = 32,
+    ranges: Ranges = RANGES,
     scratch: Path | None = None,
     stop: threading.Event | None = None,
 ) -> None:
@@ -44,14 +63,14 @@ def download(
 
     What has come lies in scratch on this machine's disk; the file appears when it is whole.
     """
-    stat = source.stat()
+    stat, parts = source.stat(), ranges.count
     # Another boot starts anew: what the offsets say may not have reached the disk before it.
     identity = f"{source} {target} {stat} {parts} {process.boot_id()}"
     folder = (scratch or local_scratch("downloads")) / hashlib.sha256(identity.encode()).hexdigest()[:24]
     try:
-        with locked(folder.local), _Parts(folder.local, source, stat, parts, stop) as draft:
+        with locked(folder.local), _Parts(folder.local, source, stat, ranges, stop) as draft:
             with budget.prepaid(source, draft.missing):
-                run_all(draft.fetch, range(parts), parts, draft.halt)
+                run_all(draft.fetch, range(parts), ranges.connections, draft.halt)
             is_same = source.stat() == stat
             if is_same:
                 with Path(target).writer() as place:
@@ -108,10 +127,10 @@ class _Parts:
     """The draft of a download, and how far each of its parts got."""
 
     def __init__(
-        self, folder: pathlib.Path, source: Path, stat: Stat, count: int, stop: threading.Event | None
+        self, folder: pathlib.Path, source: Path, stat: Stat, ranges: Ranges, stop: threading.Event | None
     ) -> None:
-        self.path, self.halt = folder / "whole", threading.Event()
-        self._source, self._etag, self._stop = source, stat.etag, stop
+        self.path, self.halt, count = folder / "whole", threading.Event(), ranges.count
+        self._source, self._etag, self._stop, self._ranges = source, stat.etag, stop, ranges
         self._bounds = [stat.size_bytes * part // count for part in range(count + 1)]
         self._draft = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         self._offsets = os.open(folder / "offsets", os.O_RDWR | os.O_CREAT, 0o666)
@@ -137,23 +156,36 @@ class _Parts:
     def fetch(self, part: int) -> None:
         """Bring one part to its end."""
         start, end = self._bounds[part : part + 2]
-        position, failures = start + self._done(part), 0
-        while position < end and not self.halt.is_set():
+        failures, wait_s = 0, 0.0
+        while (position := start + self._done(part)) < end and not self.halt.wait(wait_s):
             check(self._stop, self._source)
+            wait_s = 0.0
             try:
-                block = self._source.read_range(position, min(_BLOCK, end - position), self._etag)
-            except StorageError as error:
+                self._take(part, position, min(position + _BLOCK, end))
+                failures = 0
+            except (BudgetExceeded, Refused):
+                raise
+            except StorageError:
+                if start + self._done(part) > position:
+                    failures = 0
+                    continue
                 failures += 1
-                if failures == _TRIES or isinstance(error, BudgetExceeded):
+                if failures == self._ranges.tries:
                     raise
-                time.sleep(0.1 * 2**failures)
-                continue
-            if not block:
-                raise StorageError(f"{self._source} ends at byte {position}, {end} were expected. Try again.")
+                wait_s = min(self._ranges.first_wait_s * 2 ** (failures - 1), self._ranges.longest_wait_s)
+
+    def _take(self, part: int, position: int, end: int) -> None:
+        """Keep what one request brings, as it comes."""
+        first = position
+        for block in self._source.chunks(position, end, self._etag):
             os.pwrite(self._draft, block, position)
-            position, failures = position + len(block), 0
+            position += len(block)
             # After the bytes: a kill in between only fetches one block again.
-            os.pwrite(self._offsets, struct.pack("<q", position - start), 8 * part)
+            os.pwrite(self._offsets, struct.pack("<q", position - self._bounds[part]), 8 * part)
+            if self.halt.is_set() or (self._stop is not None and self._stop.is_set()):
+                return
+        if position == first:
+            raise StorageError(f"{self._source} gave no byte from {position} on. Try again later.")
 
     def _done(self, part: int) -> int:
         return struct.unpack("<q", os.pread(self._offsets, 8, 8 * part))[0]

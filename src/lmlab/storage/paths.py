@@ -23,7 +23,7 @@ import msgspec
 import obstore
 from obstore.exceptions import BaseError, PreconditionError
 
-from lmlab.core.errors import ConfigError, InputError, StorageError
+from lmlab.core.errors import ConfigError, InputError, Refused, StorageError
 from lmlab.storage import budget, regions, stores, streams
 
 # What is left by a writer that is killed before it renames; never data.
@@ -210,24 +210,28 @@ class Path:
             wanted: dict[str, Any] = {"range": (start, start + length)}
             try:
                 return bytes(self._get(wanted | {"if_match": etag} if etag else wanted).bytes())
-            except PreconditionError:
-                pass
             except BaseError as error:
                 if "416 Range Not Satisfiable" in str(error):
                     return b""
                 raise
-        raise StorageError(f"{self} was replaced while it was being read. Read it again from its start.")
 
-    def chunks(self) -> Iterator[bytes]:
-        """The whole file in blocks of about 1 MiB, for what is too large for memory."""
+    def chunks(self, start: int = 0, end: int | None = None, etag: str = "") -> Iterator[bytes]:
+        """The file, or a range of it, in blocks of about 1 MiB, for what is too large for memory."""
         with self._failures("read"):
             if self.is_local:
-                self._pay()
+                last = (1 << 62) if end is None else end
+                self._pay(start, last - start)
                 with open(self.key, "rb") as file:  # noqa: PTH123 - a hot path
-                    while block := file.read(_BLOCK):
+                    file.seek(start)
+                    while block := file.read(min(_BLOCK, last - start)):
+                        start += len(block)
                         yield block
             else:
-                for part in self._get(None).stream(min_chunk_size=_BLOCK):
+                wanted = {"range": (start, end)} if end is not None else {}
+                answer = self._get(wanted | {"if_match": etag} if etag else wanted)
+                if end is not None and not start == answer.range[0] < answer.range[1] <= end:
+                    raise StorageError(f"{self} was asked for bytes {start} to {end} and gave others.")
+                for part in answer.stream(min_chunk_size=_BLOCK):
                     yield bytes(part)
 
     def open(self) -> io.BufferedIOBase:
@@ -475,6 +479,10 @@ class Path:
     def _failures(self, verb: str) -> Generator[None]:
         try:
             yield
+        except PreconditionError as error:
+            raise Refused(
+                f"{self} was replaced while it was being {verb}. Begin again at its start."
+            ) from error
         except (BaseError, OSError, ValueError) as error:
             raise stores.translate(error, str(self), verb) from error
 

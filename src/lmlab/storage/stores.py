@@ -24,7 +24,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedEr
 from obstore.store import GCSStore, MemoryStore, S3Store
 
 from lmlab.core import environ
-from lmlab.core.errors import ConfigError, LmlabError, StorageError
+from lmlab.core.errors import ConfigError, LmlabError, Refused, StorageError
 from lmlab.storage import lab as labs, secrets
 
 Store = MemoryStore | S3Store | GCSStore
@@ -281,7 +281,7 @@ def translate(error: Exception, place: str, verb: str) -> LmlabError:
             f"{place} could not be {verb}: the disk is full. Free some space, or choose another --root."
         )
     if isinstance(error, _REFUSED) and is_remote:
-        return StorageError(
+        return Refused(
             f"{place} may not be {verb} with these credentials. Check what [backends] in lmlab.toml, or else "
             "the environment, gives for this store."
         )
@@ -302,7 +302,7 @@ def translate(error: Exception, place: str, verb: str) -> LmlabError:
             f"{place} can't be {verb}: there is no bucket {bucket}. Make it first, or correct it."
         )
     if number == errno.ENOENT or isinstance(error, FileNotFoundError):
-        return StorageError(f"{place} does not exist, so it can't be {verb}. Check the path.")
+        return Refused(f"{place} does not exist, so it can't be {verb}. Check the path.")
     # The start of a URL, not any part of the text: a file may be named credentials.json.
     if re.search(
         r"performing (token request|\w+ http://[^/ ]+/latest/(api|meta-data)/)", text
