@@ -11,7 +11,7 @@ import faulty_tasks
 import pytest
 
 from lmlab.core.errors import ConfigError, HostError, InputError, StepFailed
-from lmlab.dataflow import TaskFailed, Workers, WorkersLost, read_jsonl
+from lmlab.dataflow import Limits, TaskFailed, Workers, WorkersLost, read_jsonl
 from lmlab.storage import Path as StoragePath
 
 
@@ -68,12 +68,10 @@ def test_worker_killed_in_the_middle_of_a_file_costs_one_death_and_leaves_no_par
 
 
 def test_worker_that_always_dies_fails_after_its_own_budget_and_not_before(tmp_path):
-    with Workers(2, worker_deaths=4) as workers, pytest.raises(WorkersLost) as caught:
+    with Workers(2, Limits(worker_deaths=4)) as workers, pytest.raises(WorkersLost) as caught:
         workers.run(faulty_tasks.always_dies, [str(tmp_path)], name="hash")
     assert len(list(tmp_path.iterdir())) == 4
-    assert "hash: task 1 of 1 lost its worker process 4 times, the last time with exit code 7" in str(
-        caught.value
-    )
+    assert "hash: task 1 of 1 lost its worker 4 times (last: exit code 7)" in str(caught.value)
     assert isinstance(caught.value, HostError)
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from lmlab.core.lazy import exports
 
 if TYPE_CHECKING:
+    from lmlab.dataflow.counters import Counters as Counters, count as count, gauge as gauge
     from lmlab.dataflow.failures import (
         RecordFailed as RecordFailed,
         TaskFailed as TaskFailed,
@@ -17,17 +18,24 @@ if TYPE_CHECKING:
         write_jsonl as write_jsonl,
         write_parquet as write_parquet,
     )
+    from lmlab.dataflow.runner import Limits as Limits, Runner as Runner, open_runner as open_runner
     from lmlab.dataflow.shuffle import gather as gather, scatter as scatter
     from lmlab.dataflow.workers import Workers as Workers
 
 __getattr__, __dir__, __all__ = exports(
     __name__,
     {
+        "Counters": ".counters",
+        "Limits": ".runner",
         "RecordFailed": ".failures",
+        "Runner": ".runner",
         "TaskFailed": ".failures",
         "Workers": ".workers",
         "WorkersLost": ".failures",
+        "count": ".counters",
         "gather": ".shuffle",
+        "gauge": ".counters",
+        "open_runner": ".runner",
         "read_jsonl": ".files",
         "read_parquet": ".files",
         "record": ".failures",
