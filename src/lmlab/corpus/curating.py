@@ -31,7 +31,7 @@ from lmlab.corpus.schema import (
     write_stages,
 )
 from lmlab.dataflow.files import read_parquet, write_parquet
-from lmlab.dataflow.workers import Workers
+from lmlab.dataflow.runner import Runner
 from lmlab.storage import Path
 
 TRAIN, HOLDOUT, FUZZY, DECONTAMINATE = range(4)
@@ -85,7 +85,7 @@ class Rows:
 
 
 def curate_all(
-    documents: Path, out: Path, recipe: Recipe, workers: Workers, say: Say
+    documents: Path, out: Path, recipe: Recipe, workers: Runner, say: Say
 ) -> list[dict[str, Any]]:
     """Curate the parts in `documents` into folders below `out`; documents and bytes of every domain.
 
@@ -110,7 +110,7 @@ def curate_all(
 
 
 def _normalized(
-    documents: Path, out: Path, work: Path, settings: Fuzzy, workers: Workers, say: Say
+    documents: Path, out: Path, work: Path, settings: Fuzzy, workers: Runner, say: Say
 ) -> tuple[Rows, list[Stage]]:
     raw = parts_of(documents)
     count = max(1, math.ceil(sum(path.size() for path in raw) * _PACKED / PART_BYTES))
@@ -144,7 +144,7 @@ _PACKED = 4
 
 
 def _drop_near_duplicates(
-    rows: Rows, parts: list[Path], settings: Fuzzy, workers: Workers, say: Say
+    rows: Rows, parts: list[Path], settings: Fuzzy, workers: Runner, say: Say
 ) -> Stage:
     stage = Stage("fuzzy")
     groups = fuzzy.clusters(rows.bands)
@@ -179,7 +179,7 @@ def _hold_out(rows: Rows, settings: Holdout) -> Stage:
 
 
 def _decontaminate(
-    rows: Rows, parts: list[Path], work: Path, settings: Decontamination, workers: Workers, say: Say
+    rows: Rows, parts: list[Path], work: Path, settings: Decontamination, workers: Runner, say: Say
 ) -> Stage:
     def tasks(fate: int, known: Path | None) -> list[decontaminate.RunsTask]:
         local = rows.by_part(np.flatnonzero(rows.fate == fate))
@@ -218,7 +218,7 @@ def _count(stage: Stage, rows: Rows, before: np.ndarray, after: np.ndarray) -> S
     return stage
 
 
-def _write(rows: Rows, parts: list[Path], out: Path, workers: Workers, say: Say) -> None:
+def _write(rows: Rows, parts: list[Path], out: Path, workers: Runner, say: Say) -> None:
     tasks = []
     for i, part in enumerate(parts):
         start, end = int(rows.starts[i]), int(rows.starts[i + 1])

@@ -29,8 +29,8 @@ from lmlab.corpus.schema import (
 )
 from lmlab.dataflow.failures import record
 from lmlab.dataflow.files import write_parquet
+from lmlab.dataflow.runner import Runner
 from lmlab.dataflow.shuffle import gather, scatter
-from lmlab.dataflow.workers import Workers
 from lmlab.storage import Path, read_json
 
 Say = Callable[[str, int, int], None]
@@ -64,7 +64,7 @@ class PartTask:
     out: Path
 
 
-def extract_all(raw: Path, out: Path, min_bytes: int, workers: Workers, say: Say) -> Stage:
+def extract_all(raw: Path, out: Path, min_bytes: int, workers: Runner, say: Say) -> Stage:
     """Render the archives that raw/manifest.json lists into parts below `out`; what that dropped."""
     archives = _listed(raw)
     # A property of the input, not of the machine: the same archives give the same parts everywhere.

@@ -75,9 +75,9 @@ def extract(out: Out, raw: Raw, min_bytes: int = 80, workers: RunOnly[int] = 2) 
     truncated archive.
     """
     from lmlab.corpus.extracting import extract_all
-    from lmlab.dataflow.workers import Workers
+    from lmlab.dataflow.runner import open_runner
 
-    with Workers(workers) as pool:
+    with open_runner(workers) as pool:
         stage = extract_all(raw.path, out.path, min_bytes, pool, out.status)
     return Documents(documents=stage.documents_out, size_bytes=stage.bytes_out)
 
@@ -98,10 +98,10 @@ def curate(
     for an empty corpus and for a domain too small to hold text out of.
     """
     from lmlab.corpus.curating import Recipe, curate_all
-    from lmlab.dataflow.workers import Workers
+    from lmlab.dataflow.runner import open_runner
 
     recipe = Recipe(near_duplicates, holdout, decontamination)
-    with Workers(workers) as pool:
+    with open_runner(workers) as pool:
         domains = curate_all(documents.path, out.path, recipe, pool, out.status)
     return Corpus(
         documents=sum(row["train_documents"] for row in domains),

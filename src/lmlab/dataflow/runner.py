@@ -1,8 +1,8 @@
 """Running one function over many tasks, on processes here or on a Ray cluster, with the same rules on both.
 
-A task that raises gets a few tries; a worker that dies is replaced, and the task it held is tried again. The two
-are counted apart: a poison record must not look like a bad machine. Results come back in the order of the tasks,
-whoever finished first. Where tasks run is up to the subclasses; which one is tried again is decided here.
+A task that raises gets a few tries; a worker that dies is replaced, and the task it held is tried again. The
+two are counted apart: a poison record must not look like a bad machine. Results come back in the order of the
+tasks, whoever finished first. Where tasks run is up to the subclasses; what is tried again is decided here.
 """
 
 import pickle
@@ -260,15 +260,15 @@ class _Run:
             self._deaths[index] += 1
             if self._deaths[index] >= limits.worker_deaths:
                 raise WorkersLost(
-                    f"{self._label(index)} lost its worker {self._deaths[index]} times (last: {death.reason}). "
-                    "Give it more memory, or run with workers=1 to see where it crashes."
+                    f"{self._label(index)} lost its worker {self._deaths[index]} times "
+                    f"(last: {death.reason}). Give it more memory, or run with workers=1 to see it crash."
                 )
             self.suspects.add(index)
             self.waiting.appendleft(index)
         if self.runner.deaths >= limits.total_deaths:
             raise WorkersLost(
-                f"{self.name}: {self.runner.deaths} workers died in all (last: {death.reason}), whatever they "
-                "did. Look at the machines and their memory."
+                f"{self.name}: {self.runner.deaths} workers died in all (last: {death.reason}), whatever "
+                "they did. Look at the machines and their memory."
             )
 
     def _label(self, index: int) -> str:
