@@ -2,9 +2,8 @@
 
 import json
 
-import pytest
-
-from lmlab.corpus.render import JSON_LIMIT_BYTES, RENDERERS
+from lmlab.corpus.render import RENDERERS
+from lmlab.corpus.render.files import JSON_LIMIT_BYTES
 
 
 def texts(kind, data, name="x"):
@@ -92,13 +91,3 @@ def test_json_becomes_one_document_for_each_top_key_and_giants_are_cut():
     assert json.loads(small.text) == {"a": 1}
     assert JSON_LIMIT_BYTES - 2 <= len(giant.text.encode()) <= JSON_LIMIT_BYTES
     assert giant.part == "api"
-
-
-@pytest.mark.parametrize("kind", sorted(RENDERERS))
-def test_every_renderer_stands_in_the_registry(kind):
-    from typing import get_args
-
-    from lmlab.corpus.registry import Renderer
-
-    assert set(get_args(Renderer)) == set(RENDERERS)
-    assert kind in get_args(Renderer)

@@ -18,9 +18,12 @@ MAX_MEMBER_BYTES = 256 << 20
 _BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError)
 
 
-def members(path: Path, patterns: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+def members(
+    path: Path, patterns: tuple[str, ...], span: tuple[int, int] | None = None
+) -> Iterator[tuple[str, bytes]]:
     """Name and bytes of every regular file that a pattern matches, in the archive's order.
 
+    `span` is the range of members to look at, for a zip that several tasks share.
     A gzipped tar is inflated once: seeking in it inflates it anew for every member (110 s, not 12).
     Raises InputError for an archive that is cut off or corrupt, or has a member that no honest one holds.
     """
@@ -29,10 +32,9 @@ def members(path: Path, patterns: tuple[str, ...]) -> Iterator[tuple[str, bytes]
     def is_wanted(name: str) -> bool:
         return matcher.match(name) is not None
 
-    read = _zip_members if path.name.endswith((".whl", ".zip")) else _tar_members
-    name, size_bytes = "(start)", path.size()
+    is_zip, name, size_bytes = path.name.endswith((".whl", ".zip")), "(start)", path.size()
     try:
-        for name, data in read(path, is_wanted):
+        for name, data in _zip_members(path, is_wanted, span) if is_zip else _tar_members(path, is_wanted):
             yield name, data
     except _BROKEN as error:
         raise InputError(
@@ -43,7 +45,7 @@ def members(path: Path, patterns: tuple[str, ...]) -> Iterator[tuple[str, bytes]
 
 def _tar_members(path: Path, is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     # gzip.open checks length and checksum at the end of the stream, which tarfile's own "r|gz" does not.
-    with gzip.open(path.local, "rb") as unpacked:
+    with path.open() as packed, gzip.open(packed, "rb") as unpacked:
         with tarfile.open(fileobj=unpacked, mode="r|") as archive:
             for member in archive:
                 _check(path, member.name, member.size)
@@ -55,9 +57,11 @@ def _tar_members(path: Path, is_wanted: Callable[[str], bool]) -> Iterator[tuple
             pass
 
 
-def _zip_members(path: Path, is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    with zipfile.ZipFile(path.local) as archive:
-        for member in archive.infolist():
+def _zip_members(
+    path: Path, is_wanted: Callable[[str], bool], span: tuple[int, int] | None
+) -> Iterator[tuple[str, bytes]]:
+    with path.open() as packed, zipfile.ZipFile(packed) as archive:
+        for member in archive.infolist()[slice(*span or (None,))]:
             _check(path, member.filename, member.file_size)
             if not member.is_dir() and is_wanted(member.filename):
                 with archive.open(member) as file:

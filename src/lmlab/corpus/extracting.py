@@ -1,19 +1,21 @@
-"""Archives to documents: one task for each archive scatters what it renders, one for each part sorts it."""
+"""Sources to documents: tasks scatter what they render, one for each part sorts it, and languages fan out."""
 
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
 from lmlab.core.config import Json, canonical, decode
 from lmlab.core.errors import InputError
-from lmlab.corpus.archives import members
+from lmlab.corpus.reading import Record, Span, read, render, spans
 from lmlab.corpus.registry import Slice
-from lmlab.corpus.render import RENDERERS
+from lmlab.corpus.render import Rendered
 from lmlab.corpus.schema import (
     DOCUMENTS,
     PART_BYTES,
@@ -23,12 +25,14 @@ from lmlab.corpus.schema import (
     kind_of,
     part_name,
     part_of,
+    parts_of,
     sorted_by_id,
     text_sizes,
     write_stages,
 )
-from lmlab.dataflow.failures import record
-from lmlab.dataflow.files import write_parquet
+from lmlab.dataflow.counters import count
+from lmlab.dataflow.failures import RecordFailed, record
+from lmlab.dataflow.files import read_parquet, write_parquet
 from lmlab.dataflow.runner import Runner
 from lmlab.dataflow.shuffle import gather, scatter
 from lmlab.storage import Path, read_json
@@ -37,19 +41,23 @@ Say = Callable[[str, int, int], None]
 UNPACKED = 3
 """Text is about three times its archive: sizes the parts before anything is read."""
 ROUND_BYTES = 32 << 20
+QUARANTINED_BYTES = 1 << 20
+"""Of a record that can't be rendered, no more than this is kept."""
 MAX_UNREAD = 0.1
 """A text of which more than this is null or could not be decoded is binary, or in another encoding."""
 
 
 @dataclass(frozen=True)
-class ArchiveTask:
-    """One archive to render."""
+class SourceTask:
+    """One source to render, or a range of its members or row groups."""
 
     path: Path
+    span: Span | None
     package: str
     license: str
     slices: tuple[Slice, ...]
     min_bytes: int
+    is_quarantine: bool
     parts: int
     scattered: Path
 
@@ -64,33 +72,39 @@ class PartTask:
     out: Path
 
 
-def extract_all(raw: Path, out: Path, min_bytes: int, workers: Runner, say: Say) -> Stage:
-    """Render the archives that raw/manifest.json lists into parts below `out`; what that dropped."""
-    archives = _listed(raw)
-    # A property of the input, not of the machine: the same archives give the same parts everywhere.
-    parts = max(1, math.ceil(sum(entry["bytes"] for entry in archives) * UNPACKED / PART_BYTES))
-    scattered = tuple(out / ".work" / f"scattered-{i:05d}.arrow" for i in range(len(archives)))
-    workers.run(
-        render_archive,
-        [
-            ArchiveTask(
-                raw / "archives" / entry["file"],
-                entry["package"],
-                entry["license"],
-                decode(tuple[Slice, ...], entry["slices"], entry["file"]),
-                min_bytes,
-                parts,
-                target,
-            )
-            for entry, target in zip(archives, scattered, strict=True)
-        ],
+def extract_all(
+    raw: Path, out: Path, min_bytes: int, runner: Runner, say: Say, *, is_quarantine: bool = False
+) -> Stage:
+    """Render the sources that raw/manifest.json lists into parts below `out`; what that dropped.
+
+    A record that its renderer can't read is an error that names it; with `is_quarantine` it is rejected
+    with the error as its reason.
+    """
+    entries = _listed(raw)
+    # A property of the input, not of the machine: the same sources give the same parts everywhere.
+    parts = max(1, math.ceil(sum(entry["bytes"] for entry in entries) * UNPACKED / PART_BYTES))
+    tasks: list[SourceTask] = []
+    for entry in entries:
+        path, slices = (
+            raw / "archives" / entry["file"],
+            decode(tuple[Slice, ...], entry["slices"], entry["file"]),
+        )
+        for span in spans(path):
+            target = out / ".work" / f"scattered-{len(tasks):05d}.arrow"
+            about = entry["package"], entry["license"], slices, min_bytes, is_quarantine
+            tasks.append(SourceTask(path, span, *about, parts, target))
+    found = runner.run(
+        render_source,
+        tasks,
         name="render",
-        progress=lambda done, total: say("rendering archives", done, total),
+        progress=lambda done, total: say("rendering sources", done, total),
     )
+    _check_found(tasks, found)
     stage = Stage("extract")
-    tasks = [PartTask(scattered, index, parts, out) for index in range(parts)]
-    for counted in workers.run(
-        write_part, tasks, name="sort", progress=lambda done, total: say("sorting", done, total)
+    scattered = tuple(task.scattered for task in tasks)
+    gathering = [PartTask(scattered, index, parts, out) for index in range(parts)]
+    for counted in runner.run(
+        write_part, gathering, name="sort", progress=lambda done, total: say("sorting", done, total)
     ):
         stage.merge(counted)
     (out / ".work").remove_tree()
@@ -108,15 +122,30 @@ def _listed(raw: Path) -> list[dict[str, Any]]:
     return archives
 
 
-def render_archive(task: ArchiveTask) -> None:
-    """Scatter the documents of one archive by id."""
-    scatter(task.scattered, _rounds(task), task.parts, REJECTED)
+def _check_found(tasks: list[SourceTask], found: list[Counter[str]]) -> None:
+    of_path: dict[Path, Counter[str]] = {}
+    for task, counted in zip(tasks, found, strict=True):
+        of_path.setdefault(task.path, Counter()).update(counted)
+    for task in tasks:
+        for piece in task.slices:
+            if not of_path[task.path][piece.domain]:
+                raise InputError(
+                    f"{task.path} holds no member for the domain {piece.domain!r}, so the recipe doesn't fit "
+                    "the archive. Correct the patterns of its slices."
+                )
 
 
-def _rounds(task: ArchiveTask) -> Iterator[tuple[pa.Table, np.ndarray]]:
+def render_source(task: SourceTask) -> Counter[str]:
+    """Scatter the documents of one source by id; how many there are in each domain."""
+    found: Counter[str] = Counter()
+    scatter(task.scattered, _rounds(task, found), task.parts, REJECTED)
+    return found
+
+
+def _rounds(task: SourceTask, found: Counter[str]) -> Iterator[tuple[pa.Table, np.ndarray]]:
     rows: list[dict[str, str]] = []
     size = 0
-    for row in _documents(task):
+    for row in _documents(task, found):
         rows.append(row)
         size += len(row["text"])
         if size >= ROUND_BYTES:
@@ -129,40 +158,46 @@ def _round(rows: list[dict[str, str]], parts: int) -> tuple[pa.Table, np.ndarray
     return pa.Table.from_pylist(rows, schema=REJECTED), part_of([row["id"] for row in rows], parts)
 
 
-def _documents(task: ArchiveTask) -> Iterator[dict[str, str]]:
-    patterns = tuple(pattern for piece in task.slices for pattern in piece.members)
-    found = dict.fromkeys((piece.domain for piece in task.slices), 0)
-    for index, (name, data) in enumerate(members(task.path, patterns)):
-        piece = next(
-            piece for piece in task.slices if any(fnmatchcase(name, wanted) for wanted in piece.members)
-        )
-        with record(index, name):
-            for part, language, text in RENDERERS[piece.renderer](name, data):
-                path = f"{name}#{part}" if part else name
-                meta: dict[str, Json] = {
-                    "domain": piece.domain,
-                    "language": language or piece.language,
-                    "license": piece.license or task.license,
-                    "package": task.package,
-                    "path": path,
-                }
-                yield {
-                    "id": document_id(text),
-                    "text": text,
-                    "source_id": f"{task.package}/{path}",
-                    "meta": canonical(meta),
-                    "reason": _fault(text, task.min_bytes),
-                }
-                found[piece.domain] += 1
-    for domain, count in found.items():
-        if count == 0:
-            raise InputError(
-                f"{task.path} holds no member for the domain {domain!r}, so the recipe does not fit the "
-                "archive. Correct the patterns of its slices."
-            )
+def _documents(task: SourceTask, found: Counter[str]) -> Iterator[dict[str, str]]:
+    for index, one in enumerate(read(task.path, task.slices, task.span)):
+        try:
+            with record(index, one.name):
+                for rendered in render(one):
+                    yield _row(task, one, rendered)
+                    found[one.piece.domain] += 1
+        except RecordFailed as error:
+            if not task.is_quarantine:
+                raise
+            count("quarantined")
+            found[one.piece.domain] += 1
+            yield _row(task, one, Rendered("", None, _shown(one.raw), reason=f"unreadable: {error}"))
 
 
-def _fault(text: str, min_bytes: int) -> str:
+def _row(task: SourceTask, one: Record, rendered: Rendered) -> dict[str, str]:
+    path = f"{one.name}#{rendered.part}" if rendered.part else one.name
+    meta: dict[str, Json] = {
+        "license": one.piece.license or task.license,
+        **rendered.meta,
+        "domain": one.piece.domain,
+        "language": rendered.language or one.piece.language,
+        "package": task.package,
+        "path": path,
+    }
+    return {
+        "id": document_id(rendered.text),
+        "text": rendered.text,
+        "source_id": f"{task.package}/{path}",
+        "meta": canonical(meta),
+        "reason": rendered.reason or fault_of(rendered.text, task.min_bytes),
+    }
+
+
+def _shown(raw: Any) -> str:
+    data = raw if isinstance(raw, bytes) else orjson.dumps(raw, default=str, option=orjson.OPT_NON_STR_KEYS)
+    return data[:QUARANTINED_BYTES].decode(errors="replace")
+
+
+def fault_of(text: str, min_bytes: int) -> str:
     """Why a rendered text is no document; empty if it is one."""
     if not text.strip():
         return "blank"
@@ -185,3 +220,52 @@ def write_part(task: PartTask) -> Stage:
     stage = Stage("extract").take(text_sizes(table), kept)
     stage.dropped.update(kind_of(reason) for reason in reasons if reason)
     return stage
+
+
+@dataclass(frozen=True)
+class FanTask:
+    """One part of documents to spread over folders by a field of their meta."""
+
+    documents: Path
+    out: Path
+    field: str
+    name: str
+
+
+def fan_out(documents: Path, out: Path, field: str, runner: Runner, say: Say) -> dict[str, int]:
+    """Write one folder of documents below `out` for each value of a meta field; documents by value.
+
+    MASSIVE has one output per locale so: `fan_out(documents, out, "language", …)`. Every folder has all the
+    parts, some of them empty, so that attributes stand beside each.
+    """
+    names = [path.name for path in parts_of(documents)]
+    tasks = [FanTask(documents, out, field, name) for name in names]
+    stages: dict[str, Stage] = {}
+    for counted in runner.run(
+        fan_part, tasks, name="fan out", progress=lambda done, total: say("spreading", done, total)
+    ):
+        for value, stage in counted.items():
+            stages.setdefault(value, Stage("fan out")).merge(stage)
+    for value, stage in sorted(stages.items()):
+        for name in names:
+            if not (out / value / name).exists():
+                write_parquet(out / value / name, DOCUMENTS.empty_table())
+        write_stages(out / value, [stage.row()])
+    return {value: stage.documents_out for value, stage in sorted(stages.items())}
+
+
+def fan_part(task: FanTask) -> dict[str, Stage]:
+    """Spread one part."""
+    table = read_parquet(task.documents / task.name)
+    values = [str(orjson.loads(meta).get(task.field)) for meta in table.column("meta").to_pylist()]
+    stages = {}
+    for value in sorted(set(values)):
+        if not re.fullmatch(r"\w[\w.@-]*", value):
+            raise InputError(
+                f"{task.documents / task.name} has {task.field}={value!r}, which can't name a folder. "
+                "Choose another field, or correct it in the renderer."
+            )
+        own = table.filter(pa.array([other == value for other in values]))
+        write_parquet(task.out / value / task.name, own)
+        stages[value] = Stage("fan out").take(text_sizes(own))
+    return stages

@@ -1,30 +1,21 @@
-"""Renderers: the bytes of one member become documents. Pure functions, one for each kind of file."""
+"""Members of archives as documents: text as it stands, pages, catalogues, icon sets, JSON and notebooks."""
 
 import re
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import orjson
 
+from lmlab.corpus.render.rendered import Documents, Rendered, Row, blocks, decode, get, need
+
 JSON_LIMIT_BYTES = 200_000
+OUTPUT_LIMIT = 10_000
 
 
-class Rendered(NamedTuple):
-    """One document as it leaves a renderer."""
-
-    part: str
-    """What tells documents of one member apart; empty if it holds only one."""
-    language: str | None
-    """Language named by the member itself, as a tag; None if it says none."""
-    text: str
-
-
-def text(_name: str, data: bytes) -> Iterator[Rendered]:
+def text(_name: str, data: bytes) -> Documents:
     """Prose, markup or code as it stands, with the line ends of Unix."""
     yield Rendered("", None, decode(data).replace("\r\n", "\n"))
 
 
-def html(_name: str, data: bytes) -> Iterator[Rendered]:
+def html(_name: str, data: bytes) -> Documents:
     """The text of a page, paragraphs parted by blank lines; the language its root element names."""
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.html import HTMLTree
@@ -35,7 +26,7 @@ def html(_name: str, data: bytes) -> Iterator[Rendered]:
     yield Rendered("", language or None, extract_plain_text(tree, main_content=True))
 
 
-def gettext(name: str, data: bytes) -> Iterator[Rendered]:
+def gettext(name: str, data: bytes) -> Documents:
     """A catalogue as pairs, the original over its translation, without what is untranslated or unsure."""
     pairs = []
     for entry in re.split(r"\n\s*\n", decode(data).replace("\r\n", "\n")):
@@ -66,7 +57,7 @@ def _unescape(match: re.Match[str]) -> str:
     return {"n": "\n", "t": "\t", "r": "\r"}.get(match[1], match[1])
 
 
-def icons(_name: str, data: bytes) -> Iterator[Rendered]:
+def icons(_name: str, data: bytes) -> Documents:
     """One SVG document for every icon of an Iconify set."""
     loaded = orjson.loads(data)
     width, height = loaded.get("width", 16), loaded.get("height", 16)
@@ -75,22 +66,34 @@ def icons(_name: str, data: bytes) -> Iterator[Rendered]:
         yield Rendered(icon, None, f'<svg viewBox="{box}">{entry["body"]}</svg>')
 
 
-def json(_name: str, data: bytes) -> Iterator[Rendered]:
+def json(_name: str, data: bytes) -> Documents:
     """The indented value of every top key, cut at 200 kB: a few giants would drown the domain."""
     for key, value in orjson.loads(data).items():
         whole = orjson.dumps(value, option=orjson.OPT_INDENT_2)
         yield Rendered(key, None, whole[:JSON_LIMIT_BYTES].decode(errors="ignore"))
 
 
-def decode(data: bytes) -> str:
-    """UTF-8 with each undecodable byte replaced by U+FFFD; a byte order mark is dropped."""
-    return data.decode("utf-8-sig", errors="replace")
+def notebook(_name: str, data: bytes) -> Documents:
+    """A Jupyter notebook: prose as it stands, code in fences, and what cells printed, without images."""
+    loaded = orjson.loads(data)
+    info = get(get(loaded, "metadata", {}), "language_info", {})
+    fence = "```" + get(info, "name", "python")
+    pieces = []
+    for cell in need(loaded, "cells", list):
+        source = _joined(cell.get("source"))
+        is_code = cell.get("cell_type") == "code" and source.strip()
+        pieces.append(f"{fence}\n{source}\n```" if is_code else source)
+        printed = "\n".join(_printed(output) for output in get(cell, "outputs", [])).strip("\n")
+        if printed:
+            pieces.append(f"```output\n{printed[:OUTPUT_LIMIT]}\n```")
+    yield Rendered("", None, blocks(*pieces))
 
 
-RENDERERS: dict[str, Callable[[str, bytes], Iterator[Rendered]]] = {
-    "text": text,
-    "html": html,
-    "gettext": gettext,
-    "icons": icons,
-    "json": json,
-}
+def _printed(output: Row) -> str:
+    if output.get("output_type") == "error":
+        return f"{output.get('ename')}: {output.get('evalue')}"
+    return _joined(output.get("text") or get(output, "data", {}).get("text/plain"))
+
+
+def _joined(lines: object) -> str:
+    return "".join(map(str, lines)) if isinstance(lines, list) else str(lines or "")

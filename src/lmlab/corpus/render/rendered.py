@@ -1,0 +1,88 @@
+"""What a renderer gives back, and how it reads the fields of a row: an error names what is missing."""
+
+import gzip
+import io
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+from lmlab.core.config import Json
+
+Row = dict[str, Any]
+Value = TypeVar("Value")
+_NOTHING: Mapping[str, Json] = MappingProxyType({})
+_SCALARS = (str, int, float)
+MAX_INFLATED_BYTES = 256 << 20
+
+
+class Rendered(NamedTuple):
+    """One document as it leaves a renderer."""
+
+    part: str
+    """What tells documents of one member apart; empty if it holds only one."""
+    language: str | None
+    """Language named by the member itself, as a tag; None if it says none."""
+    text: str
+    meta: Mapping[str, Json] = _NOTHING
+    """What a later filter may ask for: scores, outcomes, registers."""
+    reason: str = ""
+    """Why this is no document, as "kind" or "kind: detail"; empty if it is one."""
+
+
+Documents = Iterator[Rendered]
+
+
+def need(row: Row, name: str, kind: type[Value]) -> Value:
+    """The value of a field; ValueError if it is missing, null or of another type."""
+    if not isinstance(row, dict):
+        raise ValueError(f"the record is a {type(row).__name__}, not an object")
+    value = row.get(name)
+    if not isinstance(value, kind):
+        found = "missing" if name not in row else "null" if value is None else f"a {type(value).__name__}"
+        raise ValueError(f"{name!r} is {found}, not a {kind.__name__}")
+    return value
+
+
+def get(row: Row, name: str, default: Value) -> Value:
+    """The value of a field, or `default` if it is missing or null; ValueError if it is of another type."""
+    return default if row.get(name) is None else need(row, name, type(default))
+
+
+def number(row: Row, name: str) -> float:
+    """A number, also one that is written as text; ValueError if the field holds none."""
+    value = row.get(name)
+    if not isinstance(value, str | int | float):
+        raise ValueError(f"{name!r} is {value!r:.40}, not a number")
+    return float(value)
+
+
+def own_id(row: Row, *names: str) -> str:
+    """The first of these fields (default: `id`) that is text or a number; empty if there is none."""
+    return next((str(row[name]) for name in names or ("id",) if isinstance(row.get(name), _SCALARS)), "")
+
+
+def scalars(row: Row, *names: str) -> dict[str, Json]:
+    """Those of these fields that hold text, a number or a truth value, for the meta of a document."""
+    return {name: row[name] for name in names if isinstance(row.get(name), _SCALARS)}
+
+
+def blocks(*texts: str) -> str:
+    """The texts that are not blank, parted by blank lines, with one line end at the end."""
+    kept = [text.strip("\n") for text in texts if text.strip()]
+    return "\n\n".join(kept) + "\n" if kept else ""
+
+
+def decode(data: bytes) -> str:
+    """UTF-8 with each undecodable byte replaced by U+FFFD; a byte order mark is dropped."""
+    return data.decode("utf-8-sig", errors="replace")
+
+
+def inflated(data: bytes) -> bytes:
+    """What a gzipped member holds, up to 256 MiB of it; any other as it is. ValueError above that."""
+    if data[:2] != b"\x1f\x8b":
+        return data
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
+        data = packed.read(MAX_INFLATED_BYTES + 1)
+    if len(data) > MAX_INFLATED_BYTES:
+        raise ValueError(f"it inflates to more than {MAX_INFLATED_BYTES >> 20} MiB and could fill the memory")
+    return data
