@@ -3,6 +3,8 @@
 Run as a program: prints its port, and ends with the process that started it. Repositories are made up:
 `acme/corpus` and `acme/model` are open; `acme/gated` wants the token `hf_good` and lets only `hf_member` in;
 `acme/busy` answers 429 with a Retry-After of 0 s once for each file, `acme/closed` always with one of 3600 s.
+`acme/huge` lists 50,000 files in pages of 1,000, `acme/evil` one that would lie outside. What a repository
+was asked for since the last time is told by `GET /asked/OWNER/NAME`.
 """
 
 import asyncio
@@ -25,12 +27,21 @@ FILES = {
     "data/large.bin": LARGE,
     **{f"data/deep/part-{i:05}.jsonl": b'{"i": %d}\n' % i for i in range(8)},
 }
-BRANCHES = {"main": FILES, "v1": {"README.md": b"old\n"}, "refs/convert/parquet": {"x.parquet": b"PAR1"}}
+COMMIT = "1f" * 20
+BRANCHES = {
+    "main": FILES,
+    COMMIT: FILES,
+    "v1": {"README.md": b"old\n"},
+    "refs/convert/parquet": {"x.parquet": b"PAR1"},
+}
 asked: set[str] = set()
+HUGE = 50_000
+seen: dict[str, list[str]] = {}
 
 
 def refusal(request: Request, repository: str, path: str) -> Response | None:
     """What keeps a request from its file, if anything does."""
+    seen.setdefault(repository, []).append(f"{request.method} {path}")
     token = request.headers.get("authorization", "").removeprefix("Bearer ")
     if repository == "acme/gated" and token != "hf_member":
         headers = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to acme/gated is restricted."}
@@ -58,6 +69,10 @@ async def tree(request: Request) -> Response:
     found = refusal(request, repository, path) or files_of(repository, parts["revision"])
     if isinstance(found, Response):
         return found
+    if repository == "acme/huge":
+        return huge_page(request)
+    if repository == "acme/evil":
+        return JSONResponse([{"type": "file", "path": "data/x\\..\\evil.txt", "size": 3, "oid": "0"}])
     below = f"{path}/" if path else ""
     rows: dict[str, dict[str, object]] = {}
     for name, data in found.items():
@@ -78,6 +93,20 @@ async def tree(request: Request) -> Response:
     page = [rows[name] for name in sorted(rows)][start : start + PAGE]
     more = request.url.include_query_params(cursor=start + PAGE)
     return JSONResponse(page, headers={"Link": f'<{more}>; rel="next"'} if start + PAGE < len(rows) else {})
+
+
+def huge_page(request: Request) -> Response:
+    start = int(request.query_params.get("cursor", 0))
+    names = [f"data/{i:05}.txt" for i in range(start, start + 1000)]
+    page = [{"type": "file", "path": name, "size": 6, "oid": name} for name in names]
+    more = request.url.include_query_params(cursor=start + 1000)
+    return JSONResponse(page, headers={"Link": f'<{more}>; rel="next"'} if start + 1000 < HUGE else {})
+
+
+async def requests_of(request: Request) -> Response:
+    """What a repository was asked for since the last time."""
+    parts = request.path_params
+    return JSONResponse(seen.pop(f"{parts['owner']}/{parts['name']}", []))
 
 
 async def resolve(request: Request) -> Response:
@@ -140,6 +169,7 @@ for kind in ("datasets", "models", "spaces"):
     prefix = "" if kind == "models" else f"/{kind}"
     app.add_route(f"{prefix}/{{owner}}/{{name}}/resolve/{{revision}}/{{path:path}}", resolve)
 app.add_route("/cdn/{path:path}", cdn)
+app.add_route("/asked/{owner}/{name}", requests_of)
 
 if __name__ == "__main__":
     asyncio.run(serve_app(DecodedOnce(app)))

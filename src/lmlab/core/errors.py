@@ -8,6 +8,7 @@ LmlabError                     exit code
 ├── StepFailed                 1   a step of a run failed
 ├── StorageError               3   disk full, unreadable folder, a store that can't do what is needed
 │   ├── Refused                3   asking again would not help: no access, not there, replaced meanwhile
+│   │   └── NoRanges           3   the server gives this file only whole
 │   └── BudgetExceeded         3   a read from another region would pass what one run may transfer
 └── HostError                  3   a program is missing, no network, a port in use
 """
@@ -49,6 +50,10 @@ class StorageError(LmlabError):
 
 class Refused(StorageError):
     """A store answered that it will not give this: no access, no such file, or another version by now."""
+
+
+class NoRanges(Refused):
+    """The server gives this file only whole, or does not tell its size."""
 
 
 class BudgetExceeded(StorageError):

