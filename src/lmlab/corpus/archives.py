@@ -1,6 +1,7 @@
 """Reading the members of an archive in one pass, without ever writing one to disk."""
 
 import gzip
+import lzma
 import re
 import tarfile
 import zipfile
@@ -11,11 +12,20 @@ from typing import IO
 
 from lmlab.core.errors import InputError
 from lmlab.core.units import format_bytes
+from lmlab.corpus.debian import data_tar
 from lmlab.storage import Path
 
 MAX_MEMBER_BYTES = 256 << 20
 # The last is what zipfile raises for a member in a compression that Python can't read.
-_BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError)
+_BROKEN = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    OSError,
+    NotImplementedError,
+)
 
 
 def members(
@@ -45,14 +55,16 @@ def members(
 
 def _tar_members(path: Path, is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     # gzip.open checks length and checksum at the end of the stream, which tarfile's own "r|gz" does not.
-    with path.open() as packed, gzip.open(packed, "rb") as unpacked:
+    open_tar = data_tar if path.name.endswith(".deb") else gzip.open
+    with path.open() as packed, open_tar(packed) as unpacked:
         with tarfile.open(fileobj=unpacked, mode="r|") as archive:
             for member in archive:
-                _check(path, member.name, member.size)
-                if member.isfile() and is_wanted(member.name):
+                name = member.name.removeprefix("./")
+                _check(path, name, member.size)
+                if member.isfile() and is_wanted(name):
                     file = archive.extractfile(member)
                     assert file is not None
-                    yield member.name, _read(file, member.size)
+                    yield name, _read(file, member.size)
         while unpacked.read(1 << 20):
             pass
 

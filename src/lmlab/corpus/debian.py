@@ -10,14 +10,11 @@ from typing import IO, Any, cast
 
 import zstandard
 
-from lmlab.storage import Path
-
 _HEADER = 60
 
 
-def data_tar(path: Path) -> IO[bytes]:
-    """The content of the package's data.tar, inflated as it is read; EOFError if the package is cut off."""
-    file = path.open()
+def data_tar(file: io.BufferedIOBase) -> IO[bytes]:
+    """The package's data.tar, inflated as it is read; EOFError if the package is cut off or is none."""
     if file.read(8) != b"!<arch>\n":
         raise EOFError("it does not begin as a Debian package does")
     while len(header := file.read(_HEADER)) == _HEADER and header.endswith(b"`\n"):
@@ -30,8 +27,7 @@ def data_tar(path: Path) -> IO[bytes]:
 
 def _inflated(name: str, packed: io.BufferedReader) -> IO[bytes]:
     if name.endswith(".zst"):
-        reader = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True, closefd=True)
-        return cast(IO[bytes], reader)
+        return zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
     if name.endswith(".gz"):
         return cast(IO[bytes], gzip.GzipFile(fileobj=packed))
     return cast(IO[bytes], lzma.LZMAFile(packed) if name.endswith(".xz") else packed)
@@ -53,7 +49,3 @@ class _Member(io.RawIOBase):
         buffer[: len(data)] = data
         self._left -= len(data)
         return len(data)
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()

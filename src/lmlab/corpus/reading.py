@@ -21,7 +21,7 @@ from lmlab.corpus.render import GROUPS, MEMBERS, ROWS, Documents
 from lmlab.dataflow.files import row_groups
 from lmlab.storage import Path
 
-ARCHIVES = (".zip", ".whl", ".tgz", ".tar.gz")
+ARCHIVES = (".zip", ".whl", ".tgz", ".tar.gz", ".deb")
 SPLIT_BYTES = 32 << 20
 """A larger zip or Parquet file is read by several tasks, so that it does not hold up one worker alone."""
 _PACKED = {"gz": "gzip", "zst": "zstd", "dz": "gzip"}
@@ -127,7 +127,9 @@ def _records(piece: Slice, name: str, file: io.BufferedIOBase, span: Span | None
 
 
 def _whole(name: str, file: io.BufferedIOBase) -> bytes:
-    data = file.read(MAX_MEMBER_BYTES + 1)
+    codec = _PACKED.get(name.rpartition(".")[2])
+    stream: Any = pa.CompressedInputStream(file, codec) if codec else file
+    data = stream.read(MAX_MEMBER_BYTES + 1)
     if len(data) > MAX_MEMBER_BYTES:
         raise InputError(f"{name} is larger than {MAX_MEMBER_BYTES >> 20} MiB and is read whole. Split it.")
     return data
