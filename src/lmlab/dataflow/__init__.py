@@ -18,21 +18,27 @@ if TYPE_CHECKING:
         write_jsonl as write_jsonl,
         write_parquet as write_parquet,
     )
+    from lmlab.dataflow.plan import Dataset as Dataset, first as first
     from lmlab.dataflow.runner import Limits as Limits, Runner as Runner, open_runner as open_runner
+    from lmlab.dataflow.sharing import shared as shared
     from lmlab.dataflow.shuffle import gather as gather, scatter as scatter
+    from lmlab.dataflow.stages import ShardInfo as ShardInfo
     from lmlab.dataflow.workers import Workers as Workers
 
 __getattr__, __dir__, __all__ = exports(
     __name__,
     {
         "Counters": ".counters",
+        "Dataset": ".plan",
         "Limits": ".runner",
         "RecordFailed": ".failures",
         "Runner": ".runner",
+        "ShardInfo": ".stages",
         "TaskFailed": ".failures",
         "Workers": ".workers",
         "WorkersLost": ".failures",
         "count": ".counters",
+        "first": ".plan",
         "gather": ".shuffle",
         "gauge": ".counters",
         "open_runner": ".runner",
@@ -40,6 +46,7 @@ __getattr__, __dir__, __all__ = exports(
         "read_parquet": ".files",
         "record": ".failures",
         "scatter": ".shuffle",
+        "shared": ".sharing",
         "write_jsonl": ".files",
         "write_parquet": ".files",
     },

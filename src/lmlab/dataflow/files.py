@@ -1,107 +1,286 @@
-"""Reading and writing one Parquet or JSON-lines file: published by rename, and bad ones refused by name."""
+"""Reading and writing one Parquet or JSON-lines file anywhere: published by rename, bad ones refused by name.
+
+Everything streams: a reader holds a row group or a line, a writer a row group. Strings are `large_string`,
+whose offsets do not end at 2 GiB.
+"""
 
 import io
+import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any, cast
 
 import orjson
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import zstandard
 
 from lmlab.core.errors import InputError
+from lmlab.dataflow.counters import count
 from lmlab.storage import Path
 
 ROW_GROUP_BYTES = 16 << 20
 LONG_TEXT = ("text", "meta")  # min and max of these would fill page headers with megabytes and help nobody
 LONGEST_LINE_BYTES = 1 << 30
+"""A longer line is refused: it is a bomb, or no JSON lines."""
+JSONL = (".jsonl", ".ndjson", ".jsonl.zst", ".jsonl.gz", ".json.gz", ".json.zst")
+_BLOCK = 1 << 20
+_LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+Bad = Callable[[int, str, bytes], None]
+"""Takes the number of a broken line, what is wrong with it, and its bytes."""
+
+
+class ParquetSink:
+    """Writes tables into zstd row groups of about 16 MiB; equal rows give equal bytes however they come."""
+
+    def __init__(self, file: io.BufferedIOBase, schema: pa.Schema) -> None:
+        self.schema, self._held, self._size = schema, [], 0
+        plain = [name for name in schema.names if name not in LONG_TEXT]
+        self._writer = pq.ParquetWriter(
+            file, schema, compression="zstd", use_dictionary=False, write_statistics=plain,
+            write_page_index=True,
+        )  # fmt: skip
+
+    def write(self, table: pa.Table) -> None:
+        """Add rows; they are written when a row group is full."""
+        self._held.append(table)
+        self._size += table.nbytes
+        if self._size >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what is held, and the footer."""
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        if self._held:
+            table = pa.concat_tables(self._held)
+            groups = max(1, round(self._size / ROW_GROUP_BYTES))
+            self._writer.write_table(table, row_group_size=max(1, math.ceil(table.num_rows / groups)))
+        self._held, self._size = [], 0
+
+
+@contextmanager
+def parquet_sink(path: Path, schema: pa.Schema) -> Generator[ParquetSink]:
+    """A sink whose file becomes visible when the block ends well."""
+    with path.open_writer() as file:
+        sink = ParquetSink(file, schema)
+        yield sink
+        sink.close()
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
     """Write `table` to `path` in zstd row groups of about 16 MiB; equal tables give equal bytes."""
-    groups = max(1, math.ceil(table.nbytes / ROW_GROUP_BYTES))
-    plain = [name for name in table.column_names if name not in LONG_TEXT]
-    with path.writer() as temporary:
-        pq.write_table(
-            table,
-            temporary,
-            compression="zstd",
-            row_group_size=max(1, math.ceil(table.num_rows / groups)),
-            use_dictionary=False,
-            write_statistics=plain,
-        )
+    with parquet_sink(path, table.schema) as sink:
+        sink.write(table)
 
 
 def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """The table in `path`, or only some columns of it; InputError if it is no Parquet file or lacks one."""
+    with _opened(path) as file:
+        schema = _projected(path, file.schema_arrow, columns)
+        try:
+            return file.read(schema.names, use_threads=False)
+        except OSError as error:
+            _count_refused(path, error)
+            every = [(0, file.metadata.num_rows)]
+            return pa.Table.from_batches(_read_by_duckdb(path, schema, every, 0), schema)
+
+
+def row_groups(path: Path) -> list[int]:
+    """Uncompressed bytes of every row group."""
+    with _opened(path) as file:
+        return [file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups)]
+
+
+def read_batches(
+    path: Path,
+    columns: Sequence[str] | None = None,
+    where: ds.Expression | None = None,
+    groups: Sequence[int] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of `path` in batches of about 1 MiB: some columns, rows that fit `where`, some row groups.
+
+    Row groups whose statistics exclude `where` are not read. What pyarrow refuses is read by DuckDB.
+    """
+    with _opened(path) as file:
+        schema = _projected(path, file.schema_arrow, columns)
+        sizes = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
+        wanted = list(range(len(sizes)) if groups is None else groups)
+        if where is not None:
+            fragment = ds.ParquetFileFormat().make_fragment(path.open(), row_groups=wanted)
+            yield from fragment.scanner(columns=schema.names, filter=where, use_threads=False).to_batches()
+            return
+        done = 0
+        row_bytes = sum(group.total_byte_size for group in sizes) // max(1, file.metadata.num_rows)
+        batch_rows = min(1 << 16, max(1, _BLOCK // max(1, row_bytes)))
+        try:
+            for batch in file.iter_batches(batch_rows, wanted, schema.names, use_threads=False):
+                done += batch.num_rows
+                yield batch
+        except OSError as error:
+            _count_refused(path, error)
+            starts = [sum(group.num_rows for group in sizes[:i]) for i in wanted]
+            spans = [(start, sizes[i].num_rows) for start, i in zip(starts, wanted, strict=True)]
+            yield from _read_by_duckdb(path, schema, spans, done)
+
+
+def _count_refused(path: Path, error: OSError) -> None:
+    if "deserialize thrift" not in str(error):
+        raise error
+    logging.getLogger(__name__).warning("%s: %s; DuckDB reads it instead", path, _first_line(error))
+    count("parquet_read_by_duckdb")
+
+
+def _read_by_duckdb(
+    path: Path, schema: pa.Schema, spans: list[tuple[int, int]], skip: int
+) -> Iterator[pa.RecordBatch]:
+    """The rows of these spans (first row, rows) without the first `skip` of them."""
+    import duckdb  # only for pages that pyarrow refuses
+
+    columns = ", ".join('"' + name.replace('"', '""') + '"' for name in schema.names)
+    with tempfile.NamedTemporaryFile(suffix=".parquet") as copy, duckdb.connect() as database:
+        for chunk in path.chunks():
+            copy.write(chunk)
+        copy.flush()
+        for start, rows in spans:
+            left = max(0, rows - skip)
+            skip, start = max(0, skip - rows), start + rows - left  # noqa: PLW2901 - the span without what is done
+            query = f"SELECT {columns} FROM read_parquet(?) LIMIT {left} OFFSET {start}"  # noqa: S608 - quoted
+            for batch in database.execute(query, [copy.name]).to_arrow_reader(1024):
+                yield batch.cast(schema)
+
+
+@contextmanager
+def _opened(path: Path) -> Generator[pq.ParquetFile]:
     try:
-        with pq.ParquetFile(path.local) as file:
-            missing = [name for name in columns or () if name not in file.schema_arrow.names]
-            if missing:
-                raise InputError(
-                    f"{path} has no column {missing[0]!r}, only {', '.join(file.schema_arrow.names)}. "
-                    "Give a file of the expected schema."
-                )
-            return file.read(columns=None if columns is None else list(columns), use_threads=False)
+        with path.open() as source, pq.ParquetFile(source) as file:
+            yield file
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(
             f"{path} can't be read as Parquet ({_first_line(error)}). It may be cut off: make it again."
         ) from error
 
 
+def _projected(path: Path, schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    missing = [name for name in columns or () if name not in schema.names]
+    if missing:
+        raise InputError(
+            f"{path} has no column {missing[0]!r}, only {', '.join(schema.names)}. "
+            "Give a file of the expected schema."
+        )
+    return schema if columns is None else pa.schema([schema.field(name) for name in columns])
+
+
+def to_table(rows: Sequence[dict[str, Any]], schema: pa.Schema | None, place: str) -> pa.Table:
+    """Rows as a table: of exactly this schema, or of the inferred one. InputError names the column."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    extra = [name for name in names if schema is not None and name not in schema.names]
+    if extra:
+        raise InputError(
+            f"{place}: column {extra[0]!r} is not in the schema. Drop it in a map, or add it to the schema."
+        )
+    fields = schema or [pa.field(name, pa.null()) for name in names]
+    columns = [_column([row.get(field.name) for row in rows], field, schema, place) for field in fields]
+    if schema is None:
+        schema = pa.schema([(name, column.type) for name, column in zip(names, columns, strict=True)])
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _column(values: list[Any], field: pa.Field, schema: pa.Schema | None, place: str) -> pa.Array:
+    try:
+        column = pa.array(values, None if schema is None else field.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+        wanted = "of one type" if schema is None else str(field.type)
+        raise InputError(
+            f"{place}: column {field.name!r} is not {wanted} ({_first_line(error)}). "
+            "Make it so in a map, or give the schema that fits."
+        ) from error
+    if column.null_count and not field.nullable:
+        raise InputError(f"{place}: column {field.name!r} lacks a value, which its schema forbids. Fill it.")
+    return column.cast(_LARGE.get(column.type, column.type)) if schema is None else column
+
+
 def write_jsonl(path: Path, rows: Iterable[object]) -> int:
-    """Write one JSON value a line, zstd-compressed; the number of lines."""
-    count = 0
-    packer = zstandard.ZstdCompressor(level=3)
-    with path.writer() as temporary, temporary.open("wb") as file, packer.stream_writer(file) as packed:
-        for row in rows:
-            packed.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SORT_KEYS))
-            count += 1
-    return count
+    """Write one JSON value a line, packed if the name ends in .zst or .gz; the number of lines."""
+    return write_lines(path, map(json_line, rows))
 
 
-def read_jsonl(path: Path) -> Iterator[object]:
-    """The values of a .jsonl or .jsonl.zst file, one by one; InputError names the file and the line.
+def json_line(row: object) -> bytes:
+    """A value as a line of JSON, its keys sorted."""
+    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SORT_KEYS)
 
-    A file that was cut off is refused wherever the cut fell, even between two lines.
+
+def write_lines(path: Path, lines: Iterable[bytes]) -> int:
+    """Write lines that end in a newline, packed as the name says; how many."""
+    number = 0
+    with path.open_writer() as file, _packer(path, file) as packed:
+        for number, line in enumerate(lines, 1):  # noqa: B007 - the number of lines
+            packed.write(line)
+    return number
+
+
+def _packer(path: Path, file: io.BufferedIOBase) -> Any:
+    if path.name.endswith(".zst"):
+        return zstandard.ZstdCompressor(level=3).stream_writer(cast(IO[bytes], file), closefd=False)
+    if path.name.endswith(".gz"):
+        import gzip
+
+        return gzip.GzipFile("", "wb", 6, file, mtime=0)
+    return io.BufferedWriter(file)
+
+
+def read_jsonl(path: Path, bad: Bad | None = None) -> Iterator[Any]:
+    """The values of a .jsonl, .jsonl.zst or .jsonl.gz file, one by one; InputError names file and line.
+
+    A file that was cut off is refused wherever the cut fell in it. With `bad`, broken lines go there instead.
     """
     number = 0
     try:
-        with path.local.open("rb") as file:
-            for line in _lines(file, path.name.endswith(".zst")):
-                number += 1
+        for number, line in enumerate(_lines(path), 1):
+            try:
                 if line.strip():
                     yield orjson.loads(line)
-    except (orjson.JSONDecodeError, zstandard.ZstdError, EOFError, OSError) as error:
-        raise InputError(
-            f"{path}, line {number if isinstance(error, orjson.JSONDecodeError) else number + 1}, can't be "
-            f"read ({_first_line(error)}). Mend or remove the line, or fetch the file again."
-        ) from error
+            except orjson.JSONDecodeError as error:
+                if bad is None:
+                    raise
+                bad(number, _first_line(error), line)
+    except (orjson.JSONDecodeError, OSError) as error:
+        number += not isinstance(error, orjson.JSONDecodeError)
+        if bad is None:
+            raise InputError(
+                f"{path}, line {number}, can't be read ({_first_line(error)}). "
+                "Mend or remove the line, or fetch the file again."
+            ) from error
+        bad(number, _first_line(error), b"")
 
 
-def _lines(file: io.BufferedReader, is_packed: bool) -> Iterator[bytes]:
-    if not is_packed:
-        yield from file
-        return
-    rest = b""
-    for block in _unpacked(file):
-        *lines, rest = (rest + block).split(b"\n")
-        yield from lines
-    if rest:
-        yield rest
+def _lines(path: Path) -> Iterator[bytes]:
+    parts: list[bytes] = []
+    size = 0
+    with path.open() as file, _unpacked(path, file) as stream:
+        while block := stream.read(_BLOCK):
+            first, *others = block.split(b"\n")
+            parts.append(first)
+            size += len(first)
+            if size > LONGEST_LINE_BYTES:
+                raise OSError(f"it is longer than {LONGEST_LINE_BYTES:,} bytes")
+            if others:
+                yield b"".join(parts)
+                yield from others[:-1]
+                parts, size = [others[-1]], len(others[-1])
+    if parts:
+        yield b"".join(parts)
 
 
-def _unpacked(file: io.BufferedReader) -> Iterator[bytes]:
-    """The content of any number of zstd frames; unlike the library's reader it minds a missing end."""
-    frame = None
-    while packed := file.read(1 << 20):
-        while packed:
-            frame = frame or zstandard.ZstdDecompressor().decompressobj()
-            yield frame.decompress(packed)
-            packed = frame.unused_data
-            frame = None if frame.eof else frame
-    if frame is not None:
-        raise EOFError("the compressed data ends in the middle")
+def _unpacked(path: Path, file: io.BufferedIOBase) -> Any:
+    """Blocks of bounded size, whatever a bomb would grow to; a missing end is an OSError."""
+    codec = {"zst": "zstd", "gz": "gzip"}.get(path.name.rpartition(".")[2])
+    return file if codec is None else pa.CompressedInputStream(file, codec)
 
 
 def _first_line(error: Exception) -> str:

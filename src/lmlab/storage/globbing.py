@@ -3,12 +3,18 @@
 import re
 from fnmatch import fnmatchcase
 
-from lmlab.storage.paths import Path
+from lmlab.storage.paths import Children, Path
 
 
 def matches(folder: Path, pattern: str) -> list[Path]:
     """Files and folders below that fit, sorted."""
-    return sorted({path for each in _alternatives(pattern) for path in _below(folder, each.split("/"))})
+    return [path for path, _ in matching(folder, pattern)]
+
+
+def matching(folder: Path, pattern: str) -> Children:
+    """The same with what the listing tells of each file; of a folder None."""
+    found = [match for each in _alternatives(pattern) for match in _below(folder, each.split("/"))]
+    return sorted(dict(found).items())
 
 
 def _alternatives(pattern: str) -> list[str]:
@@ -19,16 +25,22 @@ def _alternatives(pattern: str) -> list[str]:
     return [done for choice in inner[1].split(",") for done in _alternatives(before + choice + after)]
 
 
-def _below(folder: Path, parts: list[str]) -> list[Path]:
+def _below(folder: Path, parts: list[str]) -> Children:
     first, *rest = parts
     if first == "**":
-        return [path for path in folder.walk() if _fits(path.relative_to(folder).split("/"), parts)]
+        return [
+            (path, stat)
+            for path, stat in folder.walk_stats()
+            if _fits(path.relative_to(folder).split("/"), parts)
+        ]
     if not re.search(r"[*?[]", first):
         child = folder / first
-        return _below(child, rest) if rest else [child] * child.exists()
+        if rest:
+            return _below(child, rest)
+        return [(child, None if child.is_dir() else child.stat())] if child.exists() else []
     found = [(path, stat) for path, stat in folder.children() if _fits([path.name], [first])]
     if not rest:
-        return [path for path, _ in found]
+        return list(found)
     return [match for path, stat in found if stat is None for match in _below(path, rest)]
 
 

@@ -1,0 +1,310 @@
+"""Running a `Dataset`: a task for each unfinished shard of each stage, and what became of all of them."""
+
+import io
+import pickle
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from types import CodeType, FunctionType
+from typing import Any, Literal
+
+import msgspec
+import pyarrow as pa
+import xxhash
+
+from lmlab.core.errors import ConfigError, InputError
+from lmlab.core.resources import Resources
+from lmlab.dataflow.counters import Counters
+from lmlab.dataflow.files import parquet_sink, read_batches
+from lmlab.dataflow.plan import Dataset
+from lmlab.dataflow.runner import Limits, Progress, Runner, open_runner
+from lmlab.dataflow.sources import SUFFIX, FilePiece, RunPiece, Shard
+from lmlab.dataflow.stages import Branch, Done, Op, ShardInfo, Task, note, recorded, run_shard
+from lmlab.dataflow.workers import Workers
+from lmlab.storage import Path
+
+
+@dataclass(frozen=True)
+class Running:
+    """How a data set is run."""
+
+    on: str | None = None
+    """"local", "ray" or "ray://HOST:PORT"; None = where `lmlab run --on` says."""
+    workers: int = 2
+    """Cores."""
+    per_shard: Resources | None = None
+    """What one task needs, unless its stage says otherwise; None = one core."""
+    task_failures: int = 3
+    """Errors of one shard before the run fails."""
+    infra_failures: int = 20
+    """Deaths of a worker under one shard before the run fails."""
+    on_error: Literal["fail", "quarantine"] = "fail"
+    """With quarantine a record that fails goes to `quarantine/` beside the output, and the rest goes on."""
+    work: Path | None = None
+    """Folder that all workers reach, for what is in between; None = beside the outputs."""
+    runner: Runner | None = None
+    """Workers that are there already, in place of `on` and `workers`."""
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run did, all shards counted, also those that an earlier run had finished."""
+
+    counters: dict[str, float]
+    outputs: list[Path]
+    values: list[Any]
+    """Records (or what `reduce` made of each shard) if nothing was written."""
+    quarantined: int
+    failed: tuple[str, ...]
+    """Files that could not be read to their end, with `on_error="quarantine"`."""
+    status: str
+    """A Markdown table of the stages."""
+
+
+def execute(dataset: Dataset, running: Running) -> Result:
+    """Run all stages; what a killed run leaves is taken up by the next one."""
+    limits = Limits(running.task_failures, running.infra_failures)
+    with ExitStack() as stack:
+        runner = running.runner or stack.enter_context(
+            open_runner(running.workers, on=running.on, limits=limits)
+        )
+        job = _Job(dataset, running, runner, stack)
+        done = [each for each in job.stage(dataset, "0") if each is not None]
+        if dataset.sink.kind == "parquet" and dataset.sink.schema is None:
+            done = _settled(done)
+        counters = job.finish()
+        status = runner.status()
+    values = [each.value for each in done] if dataset.sink.kind == "fold" else []
+    if dataset.sink.fold is list:
+        values = [record for shard in values for record in shard]
+    return Result(
+        counters,
+        [Path(each.output) for each in done if each.output],
+        values,
+        int(counters.get("quarantined", 0)),
+        tuple(file for each in job.done for file in each.unread),
+        status,
+    )
+
+
+class _Job:
+    """One run of a data set: where its files lie, and what all its shards noted."""
+
+    def __init__(self, dataset: Dataset, running: Running, runner: Runner, stack: ExitStack) -> None:
+        self.running, self.runner = running, runner
+        self.identity = _identity((dataset, running.on_error), runner)
+        self.outputs = _outputs(dataset)
+        self.done: list[Done] = []
+        self.skipped = 0
+        folder = self.outputs[0].parent if self.outputs else running.work
+        if folder is None:
+            if running.on_error == "quarantine" or not isinstance(runner, Workers):
+                raise ConfigError(
+                    "Nothing is written, so there is no folder for what is in between. Give work=."
+                )
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        self.folder = folder
+        self.work = (running.work or folder) / f".work-{self.identity}"
+        self.shared = {name: self.work / f"{name}.pickle" for name in dataset.shared}
+        for name, path in self.shared.items():
+            path.write_bytes(pickle.dumps(dataset.shared[name], pickle.HIGHEST_PROTOCOL))
+
+    def stage(self, dataset: Dataset, place: str, is_needed: bool = True) -> list[Done | None]:
+        """Do what is not yet done of one stage, and of those before it what that needs."""
+        kinds = [op.kind for op in dataset.ops] or ["read"]
+        name = f"{'+'.join(kinds)} to {dataset.sink.kind}{place[1:] and f' ({place})'}"
+        tasks = self._tasks(dataset, place, dataset.shards)
+        found = _recorded(tasks)
+        rest = [index for index, done in enumerate(found) if done is None]
+        self.skipped += len(found) - len(rest) if place == "0" else 0
+        for index, done in enumerate(found):
+            if done is not None:
+                self.runner.counters.settle(name, index, done.tally)
+        tasks = self._tasks(*self._resolved(dataset, place, is_needed and bool(rest)))
+        if rest and is_needed:
+            made = self.runner.run(
+                run_shard,
+                [tasks[index] for index in rest],
+                name=name,
+                progress=self.running.progress,
+                resources=dataset.resources or self.running.per_shard,
+                threads=dataset.threads,
+            )
+            for index, done in zip(rest, made, strict=True):
+                found[index] = done
+        self.done += [done for done in found if done is not None]
+        return found
+
+    def finish(self) -> dict[str, float]:
+        """Remove what was in between; the counters of all stages and shards."""
+        counters = Counters()
+        for index, done in enumerate(self.done):
+            counters.settle("", index, done.tally)
+        summary = self.folder / ".done" / f"{self.identity}.json"
+        if self.outputs and self.skipped == len(self.outputs) and (kept := summary.read_if_present()):
+            return {**msgspec.json.decode(kept), "skipped": self.skipped}
+        if self.outputs:
+            summary.write_bytes(msgspec.json.encode(dict(counters)))
+        self.work.remove_tree()
+        return {**counters, "skipped": self.skipped}
+
+    def _resolved(
+        self, dataset: Dataset, place: str, is_needed: bool
+    ) -> tuple[Dataset, str, Sequence[Shard]]:
+        """The stage with the shards that it reads, also those of the right sides of joins."""
+        shards: Sequence[Shard] = dataset.shards
+        if dataset.before is not None:
+            mapped = [done for done in self.stage(dataset.before, f"{place}b", is_needed) if done is not None]
+            shards = [
+                (
+                    RunPiece(
+                        tuple(run for done in mapped for run in done.runs.get(i, ())),
+                        self.work / f"{place}-{i}",
+                    ),
+                )
+                for i in range(len(dataset.shards))
+            ]
+        ops = []
+        for number, op in enumerate(dataset.ops):
+            if op.kind == "join":
+                right, _, rights = self._resolved(op.setting.right, f"{place}j{number}", is_needed)
+                branches = [Branch(shard, right.reading, right.ops) for shard in rights]
+                op = replace(op, setting=replace(op.setting, right=branches))  # noqa: PLW2901 - as tasks need it
+            ops.append(op)
+        return replace(dataset, ops=tuple(ops)), place, shards
+
+    def _tasks(self, dataset: Dataset, place: str, shards: Sequence[Shard]) -> list[Task]:
+        outs = {"fold": [None] * len(shards)}.get(dataset.sink.kind, self.outputs)
+        if dataset.sink.kind == "scatter":
+            outs = [self.work / f"{place}-{i:05d}.arrow" for i in range(len(shards))]
+        return [
+            Task(
+                ShardInfo(index, len(shards), _shard_name(shard, index)),
+                Branch(shard, dataset.reading, tuple(_at(op, index) for op in dataset.ops)),
+                dataset.sink,
+                out,
+                self.folder / "quarantine" / f"{place}-{index:05d}.jsonl"
+                if self.running.on_error == "quarantine"
+                else None,
+                self.identity,
+                self.shared,
+            )
+            for index, (shard, out) in enumerate(zip(shards, outs, strict=True))
+        ]
+
+
+def _at(op: Op, index: int) -> Op:
+    """An operation as one shard needs it: of a join the one branch it meets."""
+    if op.kind != "join" or not isinstance(op.setting.right, list):
+        return op
+    return replace(op, setting=replace(op.setting, right=op.setting.right[index]))
+
+
+def _shard_name(shard: Shard, index: int) -> str:
+    files = [piece.path.name for piece in shard if isinstance(piece, FilePiece)]
+    return ", ".join(files[:3]) if files else f"shard {index}"
+
+
+def _outputs(dataset: Dataset) -> list[Path]:
+    """Where each shard of the last stage goes; all different, and none of them an input."""
+    if dataset.sink.kind == "fold":
+        return []
+    total, pattern = len(dataset.shards), dataset.sink.pattern
+    outputs = []
+    for index, shard in enumerate(dataset.shards):
+        names = [re.sub(SUFFIX, "", piece.path.name) for piece in shard if isinstance(piece, FilePiece)]
+        given = {"shard": index, "total": total, **({"basename": names[0]} if names else {})}
+        try:
+            outputs.append(
+                Path(pattern.format(**given) if isinstance(pattern, str) else pattern(index, total))
+            )
+        except (KeyError, IndexError, ValueError) as error:
+            raise ConfigError(
+                f"{pattern}: {error} is not known here. Use {{shard}}, {{total}}; after files {{basename}} too."
+            ) from error
+    twice = [path for path, times in Counter(outputs).items() if times > 1]
+    if twice:
+        raise ConfigError(
+            f"{pattern}: {total} shards would write {twice[0]}, one over the other. Put {{shard:05d}} in."
+        )
+    inputs = {piece.path for shard in dataset.shards for piece in shard if isinstance(piece, FilePiece)}
+    if inputs & set(outputs):
+        raise ConfigError(
+            f"{min(inputs & set(outputs))} is read and would be written over. Write to another folder."
+        )
+    return outputs
+
+
+def _recorded(tasks: list[Task]) -> list[Done | None]:
+    """What shards noted that are finished; one listing a folder, and only notes that exist are read."""
+    folders = {task.out.parent for task in tasks if task.out is not None}
+    noted = {note.name for folder in folders for note in (folder / ".done").list()}
+    if not noted:
+        return [None] * len(tasks)
+    with ThreadPoolExecutor(16) as pool:
+        return list(pool.map(recorded, tasks))
+
+
+def _settled(done: list[Done]) -> list[Done]:
+    """Shards whose inferred schemas differ in nulls and missing columns get the schema of all."""
+    schemas = [pa.ipc.read_schema(pa.py_buffer(each.schema)) for each in done]
+    common = pa.schema([])
+    for each, schema in zip(done, schemas, strict=True):
+        try:
+            common = pa.unify_schemas([common, schema])
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise InputError(
+                f"{each.output} differs from the files before it ({error}), so they are no one table. "
+                "Make the column of one type in a map, or give write_parquet a schema."
+            ) from error
+    return [
+        each if schema == common else _rewritten(each, common)
+        for each, schema in zip(done, schemas, strict=True)
+    ]
+
+
+def _rewritten(done: Done, schema: pa.Schema) -> Done:
+    path = Path(str(done.output))
+    with parquet_sink(path, schema) as sink:
+        for batch in read_batches(path):
+            held = dict(zip(batch.schema.names, batch.columns, strict=True))
+            columns = [
+                held[f.name].cast(f.type) if f.name in held else pa.nulls(len(batch), f.type) for f in schema
+            ]
+            sink.write(pa.Table.from_arrays(columns, schema=schema))
+    done = replace(done, size_bytes=path.size(), schema=schema.serialize().to_pybytes())
+    note(done)
+    return done
+
+
+def _identity(plan: object, runner: Runner) -> str:
+    """Names a plan by its inputs, operations and the code of their functions."""
+    file = io.BytesIO()
+    _Namer(file, runner.count == 1 and isinstance(runner, Workers)).dump(plan)
+    return xxhash.xxh3_64_hexdigest(file.getvalue())
+
+
+class _Namer(pickle.Pickler):
+    """Pickles functions by name and code; one that other processes can't find is refused."""
+
+    def __init__(self, file: io.BytesIO, is_here: bool) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.is_here, self.fast = is_here, True
+
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, FunctionType):
+            return NotImplemented
+        name = f"{value.__module__}.{value.__qualname__}"
+        if "<" in value.__qualname__ or (value.__module__ == "__main__" and not self.is_here):
+            raise ConfigError(f"{name} can't be sent to a worker. Define it at the top level of a module.")
+        return str, (name + _code(value.__code__),)
+
+
+def _code(code: CodeType) -> str:
+    constants = [_code(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
+    return f"{code.co_code.hex()}{code.co_names}{sorted(constants)}"
