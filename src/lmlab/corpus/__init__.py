@@ -5,6 +5,12 @@ from typing import TYPE_CHECKING
 from lmlab.core.lazy import exports
 
 if TYPE_CHECKING:
+    from lmlab.corpus.catalogue import (
+        Entry as Entry,
+        code_only as code_only,
+        lookup as lookup,
+        names as names,
+    )
     from lmlab.corpus.config import Decontamination as Decontamination, Fuzzy as Fuzzy, Holdout as Holdout
     from lmlab.corpus.filtering import (
         filter_documents as filter_documents,
@@ -33,16 +39,20 @@ __getattr__, __dir__, __all__ = exports(
         "Corpus": ".steps",
         "Decontamination": ".config",
         "Documents": ".steps",
+        "Entry": ".catalogue",
         "Files": ".registry",
         "Fuzzy": ".config",
         "Holdout": ".config",
         "Raw": ".steps",
         "Slice": ".registry",
         "Source": ".registry",
+        "code_only": ".catalogue",
         "curate": ".steps",
         "extract": ".steps",
         "fetch": ".steps",
         "filter_documents": ".filtering",
+        "lookup": ".catalogue",
+        "names": ".catalogue",
         "quickstart_sources": ".registry",
         "write_documents": ".filtering",
     },

@@ -15,14 +15,14 @@ _ITEM = re.compile(
     r"^[ \t]*(?:PART\s+(I{1,3}|IV)|ITEM\s+(\d{1,2}(?:\.\d\d)?)([A-C]?))\b(?=.{0,100}$)",
     re.MULTILINE | re.IGNORECASE,
 )
-_QUESTIONS = ("instruction", "question", "Question", "prompt", "text")
-_ANSWERS = ("output", "answer", "Answer", "completion", "response", "canonical_solution", "code")
+_QUESTIONS = ("instruction", "question", "Question", "problem", "prompt", "text")
+_ANSWERS = ("output", "answer", "Answer", "solution", "completion", "response", "canonical_solution", "code")
 
 
 def document(row: Row) -> Documents:
     """dolma and Common Pile: `text`, and the license, address and source that row or metadata give."""
     inner = get(row, "metadata", {})
-    names = ("source", "license", "url", "created", "author")
+    names = ("source", "license", "url", "created", "author", "extension")
     language = inner.get("language") or row.get("language")
     meta = {**scalars(row, *names), **scalars(inner, *names)}
     yield Rendered(own_id(row), language if isinstance(language, str) else None, need(row, "text", str), meta)
