@@ -8,9 +8,9 @@ from lmlab.corpus.catalogue import code_only
 from lmlab.corpus.render import RENDERERS
 
 FAMILIES = """
-cp/peS2o cp/biodiversity cp/stackv2 finepdfs/eng_Latn finepdfs/ukr_Cyrl finetranslations numinamath-1.5 massive
-institutional-books dolma4pdfs dolma_code dolma_code_prose eai-code swe-rebench-traces daVinci/ctx daVinci/env
-svg sec-edgar hplt-v3 molmo2-cap hermes-traces gh-archive ghalogs
+cp/peS2o cp/biodiversity cp/stackv2 finepdfs/eng_Latn finepdfs/ukr_Cyrl finetranslations numinamath-1.5
+massive institutional-books dolma4pdfs dolma_code dolma_code_prose eai-code swe-rebench-traces daVinci/ctx
+daVinci/env svg sec-edgar hplt-v3 molmo2-cap hermes-traces gh-archive ghalogs
 """
 
 

@@ -13,9 +13,9 @@ from lmlab.core.errors import ConfigError
 from lmlab.corpus.registry import AnySource, Files, Slice, Source
 
 _CODE = """
-asm bash c cc cl clj cpp cs css cu cxx d dart el erl ex f f90 fs go groovy h hpp hs html java jl js jsx kt lean
-lisp lua m ml mli mm nim pas php pl pm proto ps1 py pyx r rb rs scala scm sh sol sql sv swift tcl tex ts tsx v
-vb vhd vue zig
+asm bash c cc cl clj cpp cs css cu cxx d dart el erl ex f f90 fs go groovy h hpp hs html java jl js jsx kt
+lean lisp lua m ml mli mm nim pas php pl pm proto ps1 py pyx r rb rs scala scm sh sol sql sv swift tcl tex
+ts tsx v vb vhd vue zig
 """
 CODE = frozenset(_CODE.split())
 _MARIN = "Marin's registry, Llama 3 tokens, 2026"
@@ -85,16 +85,16 @@ def code_only(_text: str, meta: dict[str, Any]) -> str:
 
 _ROWS = "**/*.{jsonl,json,jsonl.gz,json.gz,jsonl.zst,json.zst,parquet}"
 _COMMON_PILE = """
-arxiv_abstracts 0.54, arxiv_papers 6.63, caselaw_access_project 17.55, cccc -,
-data_provenance_initiative 0.82, doab 2.93, foodista 0.02, github_archive 10.26, library_of_congress 8.06, libretexts 0.08, news 0.05,
+arxiv_abstracts 0.54, arxiv_papers 6.63, caselaw_access_project 17.55, cccc -, data_provenance_initiative
+0.82, doab 2.93, foodista 0.02, github_archive 10.26, library_of_congress 8.06, libretexts 0.08, news 0.05,
 oercommons 0.01, peS2o 40.74, pre_1929_books 10.57, pressbooks 0.13, project_gutenberg 4.91,
 public_domain_review 0.002, pubmed 38.08, python_enhancement_proposals 0.003, regulations 1.28,
-stackexchange 21.89, stackv2_edu -, stackv2_html -, ubuntu_irc 1.76, uk_hansard 2.13, usgpo 7.78,
-uspto 142.41, wikimedia -, wikiteam 2.97, youtube 4.07"""
+stackexchange 21.89, stackv2_edu -, stackv2_html -, ubuntu_irc 1.76, uk_hansard 2.13, usgpo 7.78, uspto
+142.41, wikimedia -, wikiteam 2.97, youtube 4.07"""
 _FINEPDFS = """
-eng_Latn 1186.47, arb_Arab 29.72, ces_Latn 29.83, cmn_Hani 32.97, deu_Latn 177.1, fra_Latn 164.75,
-hun_Latn 37.44, ind_Latn 20.32, ita_Latn 94.79, jpn_Jpan 115.87, nld_Latn 46.97, pol_Latn 54.4,
-por_Latn 94.69, ron_Latn 22.61, rus_Cyrl 146.95, spa_Latn 216.74, swe_Latn 25.34, tha_Thai 17.4, ukr_Cyrl 25.53"""
+eng_Latn 1186.47, arb_Arab 29.72, ces_Latn 29.83, cmn_Hani 32.97, deu_Latn 177.1, fra_Latn 164.75, hun_Latn
+37.44, ind_Latn 20.32, ita_Latn 94.79, jpn_Jpan 115.87, nld_Latn 46.97, pol_Latn 54.4, por_Latn 94.69,
+ron_Latn 22.61, rus_Cyrl 146.95, spa_Latn 216.74, swe_Latn 25.34, tha_Thai 17.4, ukr_Cyrl 25.53"""
 # name | place | patterns | renderer | license | billions of tokens | who counted
 _OTHERS = """
 cp/biodiversity|common-pile/biodiversity_heritage_library_filtered|*.json.gz|book|public domain|8.6|M
