@@ -17,7 +17,7 @@ from lmlab.artifacts.catalog import Row, Snapshot
 from lmlab.core.errors import InputError, LmlabError
 from lmlab.storage import Path, read_json
 
-STAGES = "stages.json"
+STAGES, BUCKETS = "stages.json", "buckets.json"
 SAMPLED_FILES = 8
 """A sample comes from so many files, chosen by its seed: a corpus may have thousands."""
 SHOWN_CHARACTERS, COUNTED_BYTES = 20_000, 1 << 30
@@ -41,14 +41,21 @@ class _Stages(msgspec.Struct):
 
 
 def stages(root: Path, snapshot: Snapshot, asked: Asked) -> Answer:
-    """What every stage took in, let through and dropped, and what each domain ended with."""
+    """What every stage took in, let through and dropped; each domain's end; topics by quality, if told."""
     row = snapshot.row(asked["address"])
     names = sizes(root, row)
-    if STAGES not in names:
-        raise InputError(f"{row.address} is no corpus: it has no {STAGES}.")
+    told: Answer = {"stages": [], "domains": [], "topics": []}
+    files = [name for name in (STAGES, BUCKETS) if name in names]
+    for name in files:
+        told |= read_json(root / row.name / row.version / name)
+    if not files:
+        raise InputError(f"{row.address} is no corpus: it has neither {STAGES} nor {BUCKETS}.")
     rejected = sorted({name.split("/")[1] for name in names if name.startswith("rejected/")})
-    told = read_json(root / row.name / row.version / STAGES)
-    return {"address": row.address, "domains": [], **told, "rejected": rejected}
+    made = (snapshot.rows.get(user) for user in snapshot.down(row.address, None))
+    buckets = [
+        user.address for user in made if user and user.state == "built" and user.result_type == "Buckets"
+    ]
+    return {**told, "address": row.address, "rejected": rejected, "buckets": buckets}
 
 
 def samples(root: Path, snapshot: Snapshot, asked: Asked) -> Answer:
