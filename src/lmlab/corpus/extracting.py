@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,8 @@ class SourceTask:
     """One source to render, or a range of its members or row groups."""
 
     path: Path
+    name: str
+    """Below the place that it comes from."""
     span: Span | None
     package: str
     license: str
@@ -92,7 +94,8 @@ def extract_all(
         for span in spans(path):
             target = out / ".work" / f"scattered-{len(tasks):05d}.arrow"
             about = entry["package"], entry["license"], slices, min_bytes, is_quarantine
-            tasks.append(SourceTask(path, span, *about, parts, target))
+            name = entry["file"].removeprefix(f"{entry['package']}/")
+            tasks.append(SourceTask(path, name, span, *about, parts, target))
     found = runner.run(
         render_source,
         tasks,
@@ -123,12 +126,13 @@ def _listed(raw: Path) -> list[dict[str, Any]]:
 
 
 def _check_found(tasks: list[SourceTask], found: list[Counter[str]]) -> None:
-    of_path: dict[Path, Counter[str]] = {}
+    """Every domain of a package must have come out of at least one of its files."""
+    of_package: dict[str, Counter[str]] = {}
     for task, counted in zip(tasks, found, strict=True):
-        of_path.setdefault(task.path, Counter()).update(counted)
+        of_package.setdefault(task.package, Counter()).update(counted)
     for task in tasks:
         for piece in task.slices:
-            if not of_path[task.path][piece.domain]:
+            if not of_package[task.package][piece.domain]:
                 raise InputError(
                     f"{task.path} holds no member for the domain {piece.domain!r}, so the recipe doesn't fit "
                     "the archive. Correct the patterns of its slices."
@@ -138,28 +142,33 @@ def _check_found(tasks: list[SourceTask], found: list[Counter[str]]) -> None:
 def render_source(task: SourceTask) -> Counter[str]:
     """Scatter the documents of one source by id; how many there are in each domain."""
     found: Counter[str] = Counter()
-    scatter(task.scattered, _rounds(task, found), task.parts, REJECTED)
+    rows = documents_of(task, found, read(task.path, task.slices, task.span, task.name))
+    scatter(task.scattered, rounds(rows, task.parts), task.parts, REJECTED)
     return found
 
 
-def _rounds(task: SourceTask, found: Counter[str]) -> Iterator[tuple[pa.Table, np.ndarray]]:
-    rows: list[dict[str, str]] = []
+def rounds(rows: Iterable[dict[str, str]], parts: int) -> Iterator[tuple[pa.Table, np.ndarray]]:
+    """Rows of `REJECTED` as tables that fit in memory, and the part of every row."""
+    batch: list[dict[str, str]] = []
     size = 0
-    for row in _documents(task, found):
-        rows.append(row)
+    for row in rows:
+        batch.append(row)
         size += len(row["text"])
         if size >= ROUND_BYTES:
-            yield _round(rows, task.parts)
-            rows, size = [], 0
-    yield _round(rows, task.parts)
+            yield _round(batch, parts)
+            batch, size = [], 0
+    yield _round(batch, parts)
 
 
 def _round(rows: list[dict[str, str]], parts: int) -> tuple[pa.Table, np.ndarray]:
     return pa.Table.from_pylist(rows, schema=REJECTED), part_of([row["id"] for row in rows], parts)
 
 
-def _documents(task: SourceTask, found: Counter[str]) -> Iterator[dict[str, str]]:
-    for index, one in enumerate(read(task.path, task.slices, task.span)):
+def documents_of(
+    task: SourceTask, found: Counter[str], records: Iterable[Record]
+) -> Iterator[dict[str, str]]:
+    """Rows of `REJECTED`, those with a reason being no documents; `found` counts records by domain."""
+    for index, one in enumerate(records):
         try:
             with record(index, one.name):
                 for rendered in render(one):

@@ -4,14 +4,14 @@ import email
 import re
 from email.message import Message
 
-from lmlab.corpus.render.rendered import Documents, Rendered, blocks, decode, inflated
+from lmlab.corpus.render.rendered import Documents, Rendered, blocks, decode
 
 KEPT_HEADERS = ("Subject", "Date", "Organization", "Newsgroups")
 
 
 def mail(_name: str, data: bytes) -> Documents:
     """A message of RFC 822; an attachment is named only by its type, and HTML is used where no text is."""
-    read = email.message_from_bytes(inflated(data).lstrip(b"\n"))
+    read = email.message_from_bytes(data.lstrip(b"\n"))
     heads = [f"{name}: {_header(read[name])}" for name in KEPT_HEADERS if read[name]]
     parts = [part for part in read.walk() if not part.is_multipart()]
     bodies = [_text(part) for part in parts if part.get_content_type() == "text/plain"]

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from lmlab.corpus.render.rendered import Documents, Rendered, decode, inflated
+from lmlab.corpus.render.rendered import Documents, Rendered, decode
 
 ENTRY_BYTES = 16_000
 # A protected dot, a quote, and the braces of a condition pass the macros under other characters.
@@ -43,9 +43,9 @@ _INLINE = frozenset(_NAMES.split()) | _AROUND.keys() | _MARKS.keys()
 
 
 def man(name: str, data: bytes) -> Documents:
-    """A manual page (man or mdoc, plain or gzipped) as plain text; one that only names another is blank."""
+    """A manual page (man or mdoc) as plain text; one that only names another is blank."""
     language = re.search(r"(?:^|/)man/([a-z]{2,3}(?:_[A-Z]{2})?)[./@]", name)
-    source = decode(inflated(data))
+    source = decode(data)
     text = "" if source.lstrip().startswith(".so ") else typeset(source)
     yield Rendered("", language[1] if language else "en", text)
 
@@ -56,7 +56,7 @@ class _Page:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.words: list[str] = []
-        self.indent, self.is_filled, self.wants_tag = "", True, False
+        self.indent, self.is_filled, self.wants_tag, self.headed = "", True, False, 0
 
     def add(self, text: str) -> None:
         """Text of one input line; the first after `.TP` is a line of its own."""
@@ -73,14 +73,14 @@ class _Page:
         if self.words:
             self.lines.append(self.indent + " ".join(self.words))
             self.words = []
-        if blank_lines and self.lines and self.lines[-1]:
+        if blank_lines and len(self.lines) > self.headed:
             self.lines.append("")
 
     def head(self, text: str, indent: str = "") -> None:
         """A heading."""
         self.end(1)
         self.lines.append(indent + text)
-        self.indent, self.wants_tag, self.is_filled = "", False, True
+        self.indent, self.wants_tag, self.is_filled, self.headed = "", False, True, len(self.lines)
 
 
 def typeset(source: str) -> str:
@@ -106,7 +106,9 @@ def typeset(source: str) -> str:
             own_name = own_name or (words[0] if name == "Nm" and words else "")
             _macro(page, name, words or ([own_name] if name == "Nm" else []))
     page.end()
-    text = "\n".join(page.lines).translate({0: None, 1: '"', 2: None, 3: None})
+    text = "\n".join(page.lines)
+    for mark, shown in ((_DOT, ""), (_QUOTE, '"'), (_OPEN, ""), (_CLOSE, "")):
+        text = text.replace(mark, shown)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n" if text.strip() else ""
 
 
@@ -189,7 +191,7 @@ def _character(match: re.Match[str]) -> str:
 
 def dictionary(_name: str, data: bytes) -> Documents:
     """A dictd dictionary (.dict, .dict.dz): whole entries, which start at the margin, 16 kB a document."""
-    text = decode(inflated(data)).replace("\r\n", "\n")
+    text = decode(data).replace("\r\n", "\n")
     start = 0
     while start < len(text):
         found = re.compile(r"\n(?=\S)").search(text, start + ENTRY_BYTES)

@@ -1,7 +1,5 @@
 """What a renderer gives back, and how it reads the fields of a row: an error names what is missing."""
 
-import gzip
-import io
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -12,7 +10,6 @@ Row = dict[str, Any]
 Value = TypeVar("Value")
 _NOTHING: Mapping[str, Json] = MappingProxyType({})
 _SCALARS = (str, int, float)
-MAX_INFLATED_BYTES = 256 << 20
 
 
 class Rendered(NamedTuple):
@@ -75,14 +72,3 @@ def blocks(*texts: str) -> str:
 def decode(data: bytes) -> str:
     """UTF-8 with each undecodable byte replaced by U+FFFD; a byte order mark is dropped."""
     return data.decode("utf-8-sig", errors="replace")
-
-
-def inflated(data: bytes) -> bytes:
-    """What a gzipped member holds, up to 256 MiB of it; any other as it is. ValueError above that."""
-    if data[:2] != b"\x1f\x8b":
-        return data
-    with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
-        data = packed.read(MAX_INFLATED_BYTES + 1)
-    if len(data) > MAX_INFLATED_BYTES:
-        raise ValueError(f"it inflates to more than {MAX_INFLATED_BYTES >> 20} MiB and could fill the memory")
-    return data
