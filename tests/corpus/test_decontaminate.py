@@ -1,14 +1,16 @@
 """Training documents that repeat held-out text are flagged and attributed; what many share is not."""
 
-import numpy as np
-import pyarrow as pa
+import json
+
 import pytest
 from sample_archives import prose
 
 from lmlab.core.errors import ConfigError
 from lmlab.corpus import Decontamination
-from lmlab.corpus.decontaminate import RunsTask, find_hits, flag, heldout_runs
-from lmlab.dataflow import write_parquet
+from lmlab.corpus.decontaminate import mark_contaminated
+from lmlab.corpus.schema import document_id
+from lmlab.dataflow import read_parquet
+from lmlab.dataflow.runner import open_runner
 from lmlab.storage import Path
 
 LABEL = "Licensed under the terms of the example license, without warranty of any kind, express or implied."
@@ -17,20 +19,21 @@ SETTINGS = Decontamination()
 
 
 @pytest.fixture
-def flagged(tmp_path):
-    """(row, held-out row, reason) of the training texts that repeat one of the held-out texts."""
+def flagged(documents, tmp_path, rows_of):
+    """(text's number, number of the held-out text, reason) of the training texts that repeat one of them."""
 
     def run(training, heldout, settings=SETTINGS):
-        texts = pa.array([*training, *heldout], pa.large_string())
-        part = Path(tmp_path / "part.parquet")
-        write_parquet(part, pa.table({"id": [str(i) for i in range(len(texts))], "text": texts}))
-        rows = np.arange(len(texts))
-        runs = heldout_runs(RunsTask(part, rows[len(training) :], settings))
-        known, first = np.unique(runs.grams, return_index=True)
-        np.save(tmp_path / "known.npy", known)
-        task = RunsTask(part, rows[: len(training)], settings, Path(tmp_path / "known.npy"))
-        (flags,) = flag([find_hits(task)], runs.document[first], settings)
-        return [tuple(found) for found in flags]
+        folders = [
+            documents([("d", f"{name}/{i}", text) for i, text in enumerate(texts)], 1, name).path
+            for name, texts in (("training", training), ("heldout", heldout))
+        ]
+        with open_runner(1) as runner:
+            out = Path(tmp_path / "flags")
+            mark_contaminated(folders[0], {"held-out text": folders[1]}, out, settings, runner, print)
+        marks = {row["id"]: row for row in rows_of(out)}
+        held = [document_id(text) for text in heldout]
+        rows = [(i, marks[document_id(text)]) for i, text in enumerate(training)]
+        return [(i, held.index(r["record"]), r["reason"]) for i, r in rows if r["reason"]]
 
     return run
 
@@ -42,7 +45,7 @@ def test_planted_paragraph_is_flagged_and_attributed(flagged):
     held = [prose(50, 100), f"{prose(51, 60)}\n\n{secret}\n\n{prose(52, 60)}", prose(53, 100)]
     ((row, source, reason),) = flagged(training, held)
     assert (row, source) == (11, 1)
-    assert reason == "1.00 of the 18 runs of paragraph 3"
+    assert reason.startswith("repeats held-out text: 1.00 of the 18 runs of paragraph 3 stand in ")
 
 
 def test_paragraph_of_thirteen_words_is_enough(flagged):
@@ -78,6 +81,57 @@ def test_held_out_text_without_any_run_flags_nothing(flagged):
     assert flagged([prose(1, 100)], ["", "one two"]) == []
 
 
+@pytest.fixture
+def against(documents, tmp_path, rows_of):
+    """{text: its mark} of training texts compared with evals given as {name: rows of JSON}."""
+
+    def run(training, evals, settings=SETTINGS):
+        made = documents([("d", str(i), text) for i, text in enumerate(training)], 2).path
+        for name, rows in evals.items():
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "test.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        folders = {name: Path(tmp_path / name) for name in evals}
+        with open_runner(1) as runner:
+            mark_contaminated(made, folders, Path(tmp_path / "flags"), settings, runner, print)
+        marks = {row["id"]: row for row in rows_of(Path(tmp_path / "flags"))}
+        return {text: marks[document_id(text)] for text in training}
+
+    return run
+
+
+INSTRUCTION = (
+    "Read the question with care, think about it step by step and then give one number as your answer."
+)
+
+
+def test_leaked_question_is_attributed_to_its_eval_and_record(against, tmp_path):
+    first, second = ([{"question": prose(100 * k + i, 30), "n": i} for i in range(20)] for k in (1, 2))
+    leaks = [f"{prose(900, 80)}\n\n{first[3]['question']}", f"{second[7]['question']}\n\n{prose(901, 80)}"]
+    marks = against([*leaks, prose(902, 90)], {"gsm": first, "mmlu": second})
+    assert [(m["eval"], m["record"], m["overlap"]) for m in marks.values()] == [
+        ("gsm", "test:3", 1.0), ("mmlu", "test:7", 1.0), (None, None, None),
+    ]  # fmt: skip
+    assert marks[leaks[0]]["reason"] == "repeats gsm: 1.00 of the 18 runs of paragraph 3 stand in test:3"
+    sidecar = read_parquet(Path(tmp_path / "flags" / "evals" / "gsm.parquet"))
+    assert set(sidecar["record"].to_pylist()) == {f"test:{i}" for i in range(20)}
+    assert sidecar.num_rows == 20 * 18
+
+
+def test_instructions_that_all_records_share_flag_nothing(against):
+    rows = [{"prompt": INSTRUCTION, "question": prose(i, 30), "id": f"q{i}"} for i in range(20)]
+    copied = f"{prose(900, 80)}\n\n{rows[4]['question']}"
+    marks = against([f"{INSTRUCTION}\n\n{prose(901, 80)}", copied], {"gsm": rows})
+    assert [mark["record"] for mark in marks.values()] == [None, "test:q4"]
+
+
+def test_short_record_is_found_where_it_is_the_whole_text_but_not_as_a_label(against):
+    rows = [{"question": "What is seven times six?", "choices": ["yes", "forty two"]}]
+    texts = ["WHAT IS SEVEN TIMES SIX", f"{prose(1, 60)}\n\nWhat is seven times six?", "Forty two", "Yes!"]
+    assert [mark["record"] for mark in against(texts, {"gsm": rows}).values()] == ["test:0", None, None, None]
+
+
 def test_impossible_settings_are_refused():
     with pytest.raises(ConfigError, match="overlap=0"):
         Decontamination(overlap=0)
+    with pytest.raises(ConfigError, match="version=2 of the text hashes is not what this code computes"):
+        Decontamination(version=2)

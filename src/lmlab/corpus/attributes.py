@@ -3,10 +3,11 @@
 So a join reads two files side by side and never shuffles; the ids stand in both and are compared.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 from lmlab.core.errors import InputError
 from lmlab.corpus.schema import DOCUMENTS, parts_of
 from lmlab.dataflow.files import read_parquet, write_parquet
-from lmlab.dataflow.workers import Workers
+from lmlab.dataflow.runner import Runner
 from lmlab.storage import Path
 
 Annotation = Callable[[pa.Table, Any], pa.Table]
@@ -37,7 +38,7 @@ def annotate(
     out: Path,
     function: Annotation,
     schema: pa.Schema,
-    runner: Workers,
+    runner: Runner,
     *,
     name: str,
     say: Say,
@@ -94,6 +95,53 @@ def read_attribute(
             f"{wanted[first].as_py()}: it was made of others. Make it again of these documents."
         )
     return table.take(place)
+
+
+class Parts:
+    """The parts of several corpora in order, their rows numbered through."""
+
+    def __init__(self, corpora: Mapping[str, Path]) -> None:
+        self.places = [(name, path) for name, folder in corpora.items() for path in parts_of(folder)]
+        self.paths = [path for _, path in self.places]
+        self.starts = np.cumsum([0, *map(count_rows, self.paths)])
+
+    def split(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Sorted row numbers, by part and counted from its start."""
+        ends = np.searchsorted(rows, self.starts)
+        return [rows[a:b] - start for a, b, start in zip(ends[:-1], ends[1:], self.starts[:-1], strict=True)]
+
+    def in_folder(self, out: Path) -> list[Path]:
+        """Where attributes of each part go: below `out`, by the names of the corpora that have one."""
+        return [(out / corpus if corpus else out) / path.name for corpus, path in self.places]
+
+
+@dataclass(frozen=True)
+class MarkTask:
+    """One part, some of its rows, and the values of those."""
+
+    part: Path
+    out: Path
+    rows: np.ndarray
+    values: pa.Table
+
+
+def mark(parts: Parts, out: Path, rows: np.ndarray, values: pa.Table, runner: Runner) -> None:
+    """Write attributes that are null but for these sorted rows, which get `values` (one row for each)."""
+    tasks, first = [], 0
+    for part, target, own in zip(parts.paths, parts.in_folder(out), parts.split(rows), strict=True):
+        tasks.append(MarkTask(part, target, own, values.slice(first, len(own)).combine_chunks()))
+        first += len(own)
+    runner.run(mark_part, tasks, name="mark")
+
+
+def mark_part(task: MarkTask) -> None:
+    """Write the marks of one part."""
+    ids = read_parquet(task.part, ["id"])
+    place = np.full(ids.num_rows, -1)
+    place[task.rows] = np.arange(len(task.rows))
+    values = task.values.take(pa.array(place, mask=place < 0))
+    columns = dict(zip(values.column_names, values.columns, strict=True))
+    write_parquet(task.out, pa.table({"id": ids.column("id"), **columns}))
 
 
 def count_rows(path: Path) -> int:

@@ -1,13 +1,20 @@
-"""What each character is to the text kernels: a letter (in lower case), a gap, or nothing."""
+"""What each character is to the text kernels: a letter in lower case, a gap, or nothing; runs of words."""
 
 import unicodedata
+from collections.abc import Iterator
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
+from lmlab.corpus import kernels
 from lmlab.corpus.kernels import ALONE, DROPPED, SPACE
+from lmlab.corpus.schema import text_buffers
 
 TABLE_SIZE = 0x20000  # beyond it there are only Han ideographs and unassigned planes
+ROUND_BYTES = 16 << 20
+"""Texts hashed at a time: the hashes of a run of words take six times its bytes."""
 _WITHOUT_SPACES = (
     (0x0E00, 0x1000),  # Thai, Lao, Tibetan
     (0x1000, 0x10A0),  # Myanmar
@@ -16,6 +23,17 @@ _WITHOUT_SPACES = (
     (0x3400, 0xA4D0),  # Han, Yi
     (0xF900, 0xFB00),  # Han, compatibility
 )
+
+
+class Runs(NamedTuple):
+    """Word runs of some documents, in order."""
+
+    grams: np.ndarray
+    """uint64 hash of each run."""
+    document: np.ndarray
+    """int64 row of its document."""
+    paragraph: np.ndarray
+    """int32 number of its paragraph in the document."""
 
 
 @cache
@@ -37,3 +55,18 @@ def classes() -> np.ndarray:
         letters = table[start:end] > SPACE
         table[start:end][letters] |= ALONE
     return table
+
+
+def word_runs(texts: pa.Table, words: int, shortest: int, *, by_paragraph: bool) -> Iterator[Runs]:
+    """The hashes of all runs of `words` words, some documents at a time (see `kernels.word_grams`)."""
+    data, offsets = text_buffers(texts)
+    first = 0
+    while first < texts.num_rows:
+        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + ROUND_BYTES, side="right")) - 1)
+        chosen = offsets[first : last + 1]
+        size = int(chosen[-1] - chosen[0]) // 2 + len(chosen)
+        grams, paragraphs = np.empty(size, np.uint64), np.empty(size, np.int32)
+        ends = kernels.word_grams(data, chosen, classes(), words, shortest, by_paragraph, grams, paragraphs)
+        document = np.repeat(np.arange(first, last), np.diff(ends, prepend=0))
+        yield Runs(grams[: ends[-1]], document, paragraphs[: ends[-1]])
+        first = last

@@ -1,7 +1,9 @@
 """What curation is asked to do: the parameters that change which documents are kept."""
 
 from dataclasses import dataclass
+from typing import Any
 
+from lmlab.artifacts import Artifact
 from lmlab.core.errors import ConfigError
 
 
@@ -27,8 +29,11 @@ class Fuzzy:
     """Share of a document's word runs found in a kept one from which on it is dropped, above 0 to 1."""
     seed: int = 0
     """Draws the hash functions."""
+    version: int = 1
+    """Of the cleaning and hashing in the code; another one can't be asked for."""
 
     def __post_init__(self) -> None:
+        _check_version(self.version)
         if self.bands < 1 or self.perms < 1 or self.perms % self.bands:
             raise ConfigError(
                 f"bands={self.bands} does not divide perms={self.perms}, so bands would differ in length. "
@@ -85,12 +90,96 @@ class Decontamination:
     """… and at least so many different ones do."""
     common: int = 10
     """A run found in more training documents than this is boilerplate (a licence header) and is ignored."""
+    shared: int = 10
+    """A run found in more records of one eval than this is its wording, no question, and is ignored."""
     shortest: int = 3
     """Documents of at least so many words, but too few for a run, are compared whole."""
+    version: int = 1
+    """Of the cleaning and hashing in the code; another one can't be asked for."""
 
     def __post_init__(self) -> None:
+        _check_version(self.version)
         if self.words < 1 or self.min_runs < 1 or not 0 < self.overlap <= 1:
             raise ConfigError(
                 f"words={self.words}, min_runs={self.min_runs}, overlap={self.overlap} would flag everything "
                 "or nothing. Choose at least 1 word, 1 run, and a share above 0, up to 1."
             )
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """How raw rows become documents."""
+
+    part_bytes: int = 256 << 20
+    """Text aimed at in one part."""
+    exact: bool = True
+    """Drop all but the first of equal texts."""
+    bare: bool = False
+    """Drop the other columns instead of keeping them in meta."""
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Drops the documents that `column` of some attributes gives a reason for: a text, or true."""
+
+    stage: str
+    """Names the rule in stages.json and in rejected/."""
+    attributes: Artifact
+    column: str = "reason"
+    keep_if_missing: bool = False
+    """Whether documents without a row in the attributes stay."""
+
+    def fault(self, value: Any) -> str | None:
+        """Why a document with this value is dropped; None if it stays."""
+        if value is None or value is False:
+            return None
+        return value if self.column == "reason" else f"{self.column}: {value}"
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Keeps the documents whose value in `column` is large enough, or one of some; no value is no."""
+
+    stage: str
+    """Names the rule in stages.json and in rejected/."""
+    attributes: Artifact
+    column: str
+    at_least: float | None = None
+    """The smallest number to keep."""
+    among: tuple[str | bool, ...] = (True,)
+    """The values to keep, where `at_least` is None."""
+    keep_if_missing: bool = False
+    """Whether documents without a row in the attributes stay."""
+
+    def fault(self, value: Any) -> str | None:
+        """Why a document with this value is dropped; None if it stays."""
+        if self.at_least is None:
+            return None if value in self.among else f"{self.column}: {value}"
+        if value is not None and value >= self.at_least:
+            return None
+        return f"{self.column} below {self.at_least:g}: {value}"
+
+
+@dataclass(frozen=True)
+class RemoveSpans:
+    """Cuts the spans of `column` (start and end in UTF-8 bytes, in order) out of the texts."""
+
+    stage: str
+    """Names the rule in stages.json and in rejected/."""
+    attributes: Artifact
+    column: str = "spans"
+    keep_if_missing: bool = False
+    """Whether documents without a row in the attributes stay."""
+
+
+Rule = Drop | Keep | RemoveSpans
+VERSION = 1
+"""Of the text kernels: cleaning, shingles, word runs."""
+
+
+def _check_version(version: int) -> None:
+    if version != VERSION:
+        raise ConfigError(
+            f"version={version} of the text hashes is not what this code computes, so results would not be "
+            f"what the recipe says. Leave version={VERSION}, or check out the code that had {version}."
+        )

@@ -1,92 +1,177 @@
-"""Training documents that repeat held-out text: found by runs of 13 words, paragraph by paragraph.
+"""Documents that repeat an eval or held-out text: found by runs of 13 words, paragraph by paragraph.
 
-A run that many training documents share (a licence header, the interface texts of a hundred translations)
-says nothing about one held-out document and is ignored. What is flagged names the held-out document.
+A run that many documents share (a licence header, the interface texts of a hundred translations), or many
+records of an eval (its instructions), says nothing about one record and is ignored. What is flagged names the
+eval and the record. An eval is a folder of documents, or of JSON lines whose texts are compared one by one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from lmlab.corpus import kernels
-from lmlab.corpus.characters import classes
+from lmlab.corpus.attributes import Parts, Say, mark
+from lmlab.corpus.characters import Runs, word_runs
 from lmlab.corpus.config import Decontamination
-from lmlab.corpus.schema import load_text, text_buffers
+from lmlab.corpus.schema import load_text, parts_of
+from lmlab.dataflow.files import JSONL, read_jsonl, write_parquet
+from lmlab.dataflow.runner import Runner
 from lmlab.storage import Path
 
 _FILTER_BITS = 22
-
-
-class Runs(NamedTuple):
-    """Word runs of some documents, in order."""
-
-    grams: np.ndarray
-    """uint64 hash of each run."""
-    document: np.ndarray
-    """int64 place of its document among those asked for."""
-    paragraph: np.ndarray
-    """int32 number of its paragraph in the document."""
+FLAGS = pa.schema(
+    [("eval", pa.string()), ("record", pa.string()), ("overlap", pa.float32()), ("paragraph", pa.int32()),
+     ("reason", pa.string())]
+)  # fmt: skip
 
 
 class Hits(NamedTuple):
-    """Runs of one part's training documents that stand in held-out text."""
+    """Runs of one part's documents that stand in an eval."""
 
     row: np.ndarray
     """int64 row in the part."""
     paragraph: np.ndarray
     """int32 paragraph in the document."""
     gram: np.ndarray
-    """int64 place among the held-out runs."""
+    """int64 place among the known runs."""
     total: np.ndarray
     """int64 runs of that paragraph, hits or not."""
 
 
 class Flag(NamedTuple):
-    """A training document that repeats held-out text."""
+    """A document that repeats an eval."""
 
     row: int
-    heldout: int
-    reason: str
+    record: int
+    """Number of the record that it repeats most."""
+    overlap: float
+    runs: int
+    paragraph: int
+    """From 1."""
 
 
 @dataclass(frozen=True)
 class RunsTask:
-    """Some rows of one part, and the file of held-out runs to look for; None gets the runs themselves."""
+    """A file of an eval; or a part of documents, and the file of runs to look for in it."""
 
-    part: Path
-    rows: np.ndarray
+    file: Path
     settings: Decontamination
     known: Path | None = None
 
 
-def heldout_runs(task: RunsTask) -> Runs:
-    """The word runs of some rows of one part."""
-    table = load_text(task.part).take(pa.array(task.rows))
-    data, offsets = text_buffers(table)
-    size = int(offsets[-1] - offsets[0]) // 2 + len(offsets)
-    grams, paragraphs = np.empty(size, np.uint64), np.empty(size, np.int32)
-    settings = task.settings
-    ends = kernels.word_grams(
-        data, offsets, classes(), settings.words, settings.shortest, True, grams, paragraphs
+def mark_contaminated(
+    documents: Path, evals: Mapping[str, Path], out: Path, settings: Decontamination, runner: Runner, say: Say
+) -> pa.Table:
+    """Say of every document which record of which eval it repeats, if any; the same of those that do, by row.
+
+    evals/<name>.parquet gets every run that is looked for and its record, so that a flag can be checked.
+    """
+    grams, owner, records = np.zeros(0, np.uint64), np.zeros(0, np.int64), [("", "")][:0]
+    for name, folder in evals.items():
+        own, record, labels = _known(_files(folder), settings, runner)
+        sidecar = {"gram": own, "record": pa.array(labels, pa.string()).take(pa.array(record))}
+        write_parquet(out / "evals" / f"{name}.parquet", pa.table(sidecar))
+        grams, owner = np.r_[grams, own], np.r_[owner, record + len(records)]
+        records += [(name, label) for label in labels]
+    known, index = np.unique(grams, return_index=True)
+    owner = owner[index]
+    parts = Parts({"": documents})
+    file = out / ".work" / "known.npy"
+    with file.open_writer() as opened:
+        np.save(opened, known)
+    hits = runner.run(
+        find_hits,
+        [RunsTask(part, settings, file) for part in parts.paths],
+        name="decontaminate",
+        progress=lambda done, total: say("comparing with evals", done, total),
     )
-    counts = np.diff(ends, prepend=0)
-    used = int(counts.sum())
-    return Runs(grams[:used], np.repeat(np.arange(len(counts)), counts), paragraphs[:used])
+    file.remove()
+    flags = flag(hits, owner, settings)
+    rows = [found.row + int(start) for own, start in zip(flags, parts.starts, strict=False) for found in own]
+    marks = _marks([found for own in flags for found in own], records)
+    mark(parts, out, np.array(rows, int), marks, runner)
+    return marks.add_column(0, "row", pa.array(rows, pa.int64()))
+
+
+def _files(folder: Path) -> list[Path]:
+    found = [path for path in folder.walk() if path.name.endswith(JSONL)]
+    return found or parts_of(folder)
+
+
+def _known(
+    files: Sequence[Path], settings: Decontamination, runner: Runner
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """The telling runs of an eval, the number of the record each stands in, and the names of the records."""
+    found = runner.run(record_runs, [RunsTask(file, settings) for file in files], name="evals")
+    labels = [label for _, _, names in found for label in names]
+    first = np.cumsum([0, *(len(names) for _, _, names in found)])
+    grams = np.concatenate([grams for grams, _, _ in found])
+    record = np.concatenate([own + start for (_, own, _), start in zip(found, first[:-1], strict=True)])
+    # Sorted by run, then record: a run's first record owns it, and repeats within one record count once.
+    order = np.lexsort((record, grams))
+    grams, record = grams[order], record[order]
+    is_new = np.r_[True, grams[1:] != grams[:-1]][: len(grams)]
+    is_other = is_new | np.r_[True, record[1:] != record[:-1]][: len(grams)]
+    records = np.bincount(np.cumsum(is_new)[is_other] - 1)
+    telling = records <= settings.shared
+    return grams[is_new][telling], record[is_new][telling], labels
+
+
+def record_runs(task: RunsTask) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """The runs of an eval's records, the number of the record of each, and the names of all records."""
+    if task.file.name.endswith(".parquet"):
+        table = load_text(task.file)
+        names, record_of = table.column("id").to_pylist(), np.arange(table.num_rows)
+    else:
+        rows = list(read_jsonl(task.file))
+        names = [_name(task.file, number, row) for number, row in enumerate(rows)]
+        pairs = [(number, text) for number, row in enumerate(rows) for text in _texts(row)]
+        record_of = np.array([number for number, _ in pairs], int)
+        table = pa.table({"text": pa.array([text for _, text in pairs], pa.large_string())})
+    runs = _runs(table, task.settings)
+    return runs.grams, record_of[runs.document], names
+
+
+def _name(file: Path, number: int, row: Any) -> str:
+    own = next((row[key] for key in ("id", "task_id") if key in row), None) if isinstance(row, dict) else None
+    return f"{file.name.partition('.')[0]}:{number if own is None else own}"
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a JSON value, in order."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
+
+
+def _runs(table: pa.Table, settings: Decontamination) -> Runs:
+    rounds = list(word_runs(table, settings.words, settings.shortest, by_paragraph=True))
+    empty = Runs(np.zeros(0, np.uint64), np.zeros(0, int), np.zeros(0, np.int32))
+    return Runs(*(np.concatenate(columns) for columns in zip(*rounds, strict=True))) if rounds else empty
 
 
 def find_hits(task: RunsTask) -> Hits:
-    """Where training documents of one part share runs with held-out text."""
+    """Where the documents of one part share runs with an eval."""
     assert task.known is not None
-    known = np.load(task.known.local)
-    runs = heldout_runs(task)
+    with task.known.open() as file:
+        known = np.load(file)
     shift = np.uint64(64 - _FILTER_BITS)
     seen = np.zeros(1 << _FILTER_BITS, bool)
     seen[known >> shift] = True
+    table = load_text(task.file)
+    rounds = word_runs(table, task.settings.words, task.settings.shortest, by_paragraph=True)
+    found = [_hits(runs, known, seen[runs.grams >> shift]) for runs in rounds if len(known)]
+    columns = zip(*found, strict=True) if found else [[np.zeros(0, int)]] * 4
+    return Hits(*(np.concatenate(column) for column in columns))
+
+
+def _hits(runs: Runs, known: np.ndarray, may_be_known: np.ndarray) -> Hits:
     # The filter lets one run in thirty through to the search, which is what costs.
-    maybe = np.flatnonzero(seen[runs.grams >> shift])
+    maybe = np.flatnonzero(may_be_known)
     place = np.searchsorted(known, runs.grams[maybe])
     is_hit = known[np.minimum(place, len(known) - 1)] == runs.grams[maybe]
     hit = maybe[is_hit]
@@ -94,11 +179,11 @@ def find_hits(task: RunsTask) -> Hits:
     changes = np.flatnonzero(np.diff((runs.document << 32) | runs.paragraph)) + 1
     group = np.searchsorted(changes, hit, side="right")
     total = np.diff(np.r_[0, changes, len(runs.grams)])[group]
-    return Hits(task.rows[runs.document[hit]], runs.paragraph[hit], place[is_hit], total)
+    return Hits(runs.document[hit], runs.paragraph[hit], place[is_hit], total)
 
 
 def flag(parts: Sequence[Hits], owner: np.ndarray, settings: Decontamination) -> list[list[Flag]]:
-    """The flagged documents of every part; `owner` gives the held-out document of each held-out run."""
+    """The flagged documents of every part, by row; `owner` gives the record of each known run."""
     documents = np.zeros(len(owner), np.int64)
     for hits in parts:
         pairs = np.unique((hits.row << 32) | hits.gram)
@@ -116,11 +201,22 @@ def _flag_part(
     key = (row << 32) | paragraph
     order = np.argsort(key, kind="stable")
     for group in np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(order) else []:
-        runs, share = int(total[group[0]]), len(group) / int(total[group[0]])
+        document, runs = int(row[group[0]]), int(total[group[0]])
         enough = min(settings.min_runs, runs)
-        if share < settings.overlap or len(np.unique(gram[group])) < enough or int(row[group[0]]) in flags:
+        share = len(group) / runs
+        if share < settings.overlap or len(np.unique(gram[group])) < enough or document in flags:
             continue
-        heldout = int(np.bincount(owner[gram[group]]).argmax())
-        place = f"{share:.2f} of the {runs} runs of paragraph {int(paragraph[group[0]]) + 1}"
-        flags[int(row[group[0]])] = Flag(int(row[group[0]]), heldout, place)
+        record = int(np.bincount(owner[gram[group]]).argmax())
+        flags[document] = Flag(document, record, share, runs, int(paragraph[group[0]]) + 1)
     return list(flags.values())
+
+
+def _marks(flags: Sequence[Flag], records: Sequence[tuple[str, str]]) -> pa.Table:
+    rows = []
+    for found in flags:
+        name, record = records[found.record]
+        place = f"{found.overlap:.2f} of the {found.runs} runs of paragraph {found.paragraph}"
+        reason = f"repeats {name}: {place} stand in {record}"
+        rows.append((name, record, found.overlap, found.paragraph, reason))
+    columns = list(zip(*rows, strict=True)) or [()] * len(FLAGS)
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, FLAGS, strict=True)], schema=FLAGS)

@@ -1,41 +1,58 @@
-"""Near duplicates: MinHash bands propose clusters, shared word runs decide within them.
+"""Near duplicates: MinHash bands propose clusters (`components`), shared word runs decide in them (`verify`).
 
-A cluster only says that its members are linked by chance-like agreements; a document is dropped when
-most of its own word runs stand in a longer document that is kept.
+Bands are attributes like others, 26 columns of 64 bits, so that a corpus is hashed once and then compared
+with many. Every document of every corpus is a row of its own: equal texts in two corpora are two rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from lmlab.core.errors import InputError
 from lmlab.corpus import kernels
+from lmlab.corpus.attributes import Parts, Say, annotate, mark
 from lmlab.corpus.characters import classes
+from lmlab.corpus.components import Clusters, clusters, star_edges
 from lmlab.corpus.config import Fuzzy
-from lmlab.corpus.schema import load_text, text_buffers
-from lmlab.storage import Path
+from lmlab.corpus.schema import DOCUMENTS, text_buffers
+from lmlab.corpus.verify import DUPLICATES, MembersTask, VerifyTask, scatter_members, verify_bucket
+from lmlab.dataflow.files import read_parquet
+from lmlab.dataflow.runner import Runner
+from lmlab.storage import Path, read_json, write_json
 
-MAX_COMPARED = 256
-"""Kept members of one cluster that a document is compared with, the longest first."""
-
-
-@dataclass(frozen=True)
-class GramsTask:
-    """Some rows of one part, whose word runs are wanted."""
-
-    part: Path
-    rows: np.ndarray
-    words: int
+LARGEST = 4096
+"""Members of a cluster that are verified together; a larger one is cut into pieces of near neighbours."""
+KEYS_AT_ONCE = 1 << 26
+"""Band keys that one task sorts: 2 GB."""
+SETTINGS = "minhash.json"
 
 
 @dataclass(frozen=True)
-class Duplicate:
-    """Row `row` says mostly what the kept row `kept` says."""
+class Found:
+    """What the search for near duplicates saw."""
 
-    row: int
-    kept: int
-    containment: float
+    documents: int
+    unsigned: int
+    """Documents too short for a signature: no candidates."""
+    candidates: int
+    """Members of clusters."""
+    clusters: int
+    largest: int
+    """Members of the largest one."""
+    duplicates: int
+    """Candidates that verification confirmed."""
+    converged: bool
+    """Whether no link was left out of its cluster."""
+
+
+@dataclass(frozen=True)
+class EdgesTask:
+    """Some bands of all parts."""
+
+    parts: tuple[Path, ...]
+    bands: tuple[str, ...]
 
 
 def band_keys(table: pa.Table, fuzzy: Fuzzy) -> np.ndarray:
@@ -50,50 +67,99 @@ def band_keys(table: pa.Table, fuzzy: Fuzzy) -> np.ndarray:
     return bands
 
 
-def clusters(bands: np.ndarray) -> list[np.ndarray]:
-    """Rows linked through equal keys, directly or over others: arrays of at least two, rows ascending."""
-    from scipy.sparse import coo_matrix
-    from scipy.sparse.csgraph import connected_components
-
-    edges = [_edges(bands[:, band]) for band in range(bands.shape[1])]
-    left, right = (np.concatenate(side) for side in zip(*edges, strict=True))
-    graph = coo_matrix((np.ones(len(left), bool), (left, right)), shape=(len(bands), len(bands)))
-    _, label = connected_components(graph, directed=False)
-    order = np.argsort(label, kind="stable")
-    groups = np.split(order, np.flatnonzero(np.diff(label[order])) + 1)
-    return [group for group in groups if len(group) > 1]
+def sign(documents: Path, out: Path, fuzzy: Fuzzy, runner: Runner, say: Say) -> int:
+    """Write the band keys of all documents, and the settings that made them; how many documents."""
+    keys = [pa.field(name, pa.uint64(), nullable=False) for name in _columns(fuzzy)]
+    schema = pa.schema([DOCUMENTS.field("id"), *keys])
+    write_json(out / SETTINGS, _hashing(fuzzy))
+    return annotate(documents, out, banded, schema, runner, name="minhash", say=say, settings=fuzzy)
 
 
-def _edges(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A star for every key that several rows share: its first row to each of the others."""
-    rows = np.flatnonzero(keys)
-    rows = rows[np.argsort(keys[rows], kind="stable")]
-    is_first = np.r_[True, np.diff(keys[rows]) != 0][: len(rows)]
-    first = rows[is_first][np.cumsum(is_first) - 1]
-    return first[~is_first], rows[~is_first]
+def banded(table: pa.Table, fuzzy: Fuzzy) -> pa.Table:
+    """Ids and band keys of some documents."""
+    keys = band_keys(table, fuzzy)
+    columns = {name: keys[:, i] for i, name in enumerate(_columns(fuzzy))}
+    return pa.table({"id": table.column("id"), **columns})
 
 
-def word_grams(task: GramsTask) -> list[np.ndarray]:
-    """The sorted distinct word runs (hashes) of each wanted row; a text of fewer words is one run."""
-    table = load_text(task.part).take(pa.array(task.rows))
-    data, offsets = text_buffers(table)
-    grams = np.empty(int(offsets[-1] - offsets[0]) // 2 + len(offsets), np.uint64)
-    ends = kernels.word_grams(
-        data, offsets, classes(), task.words, 1, False, grams, np.empty(len(grams), np.int32)
+def mark_near_duplicates(
+    corpora: Mapping[str, Path],
+    signed: Mapping[str, Path],
+    out: Path,
+    fuzzy: Fuzzy,
+    runner: Runner,
+) -> Found:
+    """Say of every document which one it mostly repeats, if any; attributes go below `out`, by corpus."""
+    for name in corpora:
+        if (made := read_json(signed[name] / SETTINGS)) != _hashing(fuzzy):
+            raise InputError(
+                f"The signatures in {signed[name]} were made with {made}, not {_hashing(fuzzy)}, so equal "
+                "texts would not meet. Sign all corpora with the same settings."
+            )
+    parts = Parts(corpora)
+    total = int(parts.starts[-1])
+    files = tuple(signed[corpus] / path.name for corpus, path in parts.places)
+    at_once = max(1, KEYS_AT_ONCE // max(1, total))
+    names = _columns(fuzzy)
+    tasks = [EdgesTask(files, names[i : i + at_once]) for i in range(0, len(names), at_once)]
+    edges = runner.run(band_edges, tasks, name="link")
+    left, right = (np.concatenate([found[side] for found in edges]) for side in (0, 1))
+    groups = clusters(total, left, right, LARGEST)
+    found = _verified(parts, groups, out / ".work", fuzzy, runner)
+    mark(parts, out, found.column("row").to_numpy(), _marks(parts, found), runner)
+    sizes = groups.sizes
+    largest = int(sizes.max(initial=0))
+    return Found(total, edges[0][2], len(groups.row), len(sizes), largest, found.num_rows, groups.converged)
+
+
+def band_edges(task: EdgesTask) -> tuple[np.ndarray, np.ndarray, int]:
+    """Stars of rows that share a key in one of some bands; how many rows have none."""
+    table = pa.concat_tables([read_parquet(part, task.bands) for part in task.parts])
+    keys = [table.column(band).to_numpy() for band in task.bands]
+    left, right = (np.concatenate(side) for side in zip(*map(star_edges, keys), strict=True))
+    return left, right, int((keys[0] == 0).sum())
+
+
+def _verified(parts: Parts, groups: Clusters, work: Path, fuzzy: Fuzzy, runner: Runner) -> pa.Table:
+    """The confirmed duplicates, by row."""
+    order = np.argsort(groups.row)
+    rows, cluster = groups.row[order], groups.cluster[order]
+    bucket = (np.cumsum(groups.sizes) // LARGEST)[cluster]
+    buckets = int(bucket.max(initial=-1)) + 1
+    tasks, first = [], 0
+    for i, (part, own) in enumerate(zip(parts.paths, parts.split(rows), strict=True)):
+        chosen = slice(first, first + len(own))
+        scattered = work / f"members-{i:05d}.arrow"
+        where = (cluster[chosen], bucket[chosen], buckets, fuzzy.words, scattered)
+        tasks += [MembersTask(part, own, int(parts.starts[i]), *where)] if len(own) else []
+        first += len(own)
+    runner.run(scatter_members, tasks, name="verify")
+    scattered = tuple(task.scattered for task in tasks)
+    buckets_of = [VerifyTask(scattered, i, buckets, fuzzy.containment) for i in range(buckets)]
+    found = runner.run(verify_bucket, buckets_of, name="verify")
+    work.remove_tree()
+    return pa.concat_tables([DUPLICATES.empty_table(), *found]).sort_by("row")
+
+
+def _marks(parts: Parts, found: pa.Table) -> pa.Table:
+    corpus = np.searchsorted(parts.starts, found.column("kept_row").to_numpy(), side="right") - 1
+    ids = found.column("duplicate_of").to_pylist()
+    tags = [parts.places[i][0] for i in corpus.tolist()]
+    kept = [f"{tag}:{value}" if tag else value for tag, value in zip(tags, ids, strict=True)]
+    shares = found.column("containment").to_pylist()
+    reasons = [f"near duplicate: {s:.2f} of it is in {k}" for s, k in zip(shares, kept, strict=True)]
+    columns = {"duplicate_of": pa.array(kept, pa.string()), "reason": pa.array(reasons, pa.string())}
+    return (
+        found.select(["containment", "jaccard", "novel_words"])
+        .add_column(0, "duplicate_of", columns["duplicate_of"])
+        .append_column("reason", columns["reason"])
     )
-    return [np.unique(piece) for piece in np.split(grams[: ends[-1]] if len(ends) else grams[:0], ends[:-1])]
 
 
-def verify(group: Sequence[int], grams: dict[int, np.ndarray], containment: float) -> list[Duplicate]:
-    """The duplicates in a cluster: from the richest document down, each is compared with those kept."""
-    ordered = sorted((row for row in group if len(grams[row])), key=lambda row: (-len(grams[row]), row))
-    kept: list[int] = []
-    dropped = []
-    for row in ordered:
-        shares = [(kernels.common(grams[row], grams[other]) / len(grams[row]), other) for other in kept]
-        best, other = max(shares, key=lambda share: share[0], default=(0.0, row))
-        if best >= containment:
-            dropped.append(Duplicate(row, other, best))
-        elif len(kept) < MAX_COMPARED:
-            kept.append(row)
-    return dropped
+def _columns(fuzzy: Fuzzy) -> tuple[str, ...]:
+    return tuple(f"band_{i:03d}" for i in range(fuzzy.bands))
+
+
+def _hashing(fuzzy: Fuzzy) -> dict[str, int]:
+    """What must be equal for keys to be comparable."""
+    return {name: getattr(fuzzy, name) for name in ("perms", "bands", "ngram", "cap", "seed", "version")}

@@ -202,3 +202,40 @@ def common(left, right):  # noqa: ANN001, ANN201
         else:
             j += 1
     return shared
+
+
+@compiled
+def post(heads, links, owners, used, grams, member):  # noqa: ANN001, ANN201
+    """Put `member` at the head of the chain of each of its grams, in places from `used` on."""
+    for gram in grams:
+        links[used], owners[used] = heads[gram], member
+        heads[gram] = used
+        used += 1
+
+
+@compiled
+def vote(heads, links, owners, grams, votes):  # noqa: ANN001, ANN201
+    """Count for every member how many of `grams` have it in their chain."""
+    for gram in grams:
+        place = heads[gram]
+        while place >= 0:
+            votes[owners[place]] += 1
+            place = links[place]
+
+
+@compiled
+def long_gaps(data, offsets, longest, found):  # noqa: ANN001, ANN201
+    """Mark documents that may hold more than `longest` whitespace characters in a row, by their bytes.
+
+    Unicode has whitespace of two and three bytes. Each of those bytes counts as one, so that a run is never
+    missed; texts of kana are marked in vain.
+    """
+    for document in range(len(offsets) - 1):
+        run = 0
+        for i in range(offsets[document], offsets[document + 1]):
+            byte = data[i]
+            is_gap = 9 <= byte <= 13 or 28 <= byte <= 32 or 0x80 <= byte <= 0xAF or byte == 0xC2
+            run = run + 1 if is_gap or 0xE1 <= byte <= 0xE3 else 0
+            if run > longest:
+                found[document] = True
+                break

@@ -1,54 +1,59 @@
-"""Raw documents to normalized, unique ones: whitespace cut, ids from the final text, languages told.
+"""Rows of any columns to normalized documents: whitespace cut, ids from the final text, equal texts once.
 
-Equal texts have equal ids and so meet in the same part, where the first by source is kept.
+Rows are shuffled by id, so equal texts meet in one part, where the first by source is kept. All later stages
+keep these parts, their names and their order. Texts stay in Arrow: only those that change become strings.
 """
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
 
 from lmlab.core.errors import InputError
-from lmlab.corpus.config import Fuzzy
-from lmlab.corpus.fuzzy import band_keys
-from lmlab.corpus.language import detect
+from lmlab.corpus import kernels
+from lmlab.corpus.attributes import Say
+from lmlab.corpus.config import Normalization
 from lmlab.corpus.schema import (
     DOCUMENTS,
-    LANGUAGE,
     REJECTED,
     Stage,
-    document_id,
+    merged,
     part_name,
     part_of,
+    parts_of,
     sorted_by_id,
+    text_buffers,
     text_sizes,
 )
-from lmlab.dataflow.failures import record
-from lmlab.dataflow.files import read_parquet, write_parquet
+from lmlab.dataflow.files import read_jsonl, read_parquet, write_parquet
+from lmlab.dataflow.runner import Runner
 from lmlab.dataflow.shuffle import gather, scatter
 from lmlab.storage import Path
 
 LONGEST_GAP = 128
 """Longer runs of whitespace are cut to this: they reach megabytes in the wild and teach nothing."""
 _GAP = re.compile(rf"\s{{{LONGEST_GAP + 1},}}")
-
-LABELLED = (
-    REJECTED.append(pa.field("domain", pa.string(), nullable=False))
-    .append(LANGUAGE.field("value"))
-    .append(LANGUAGE.field("score"))
-)
-NORMALIZED = DOCUMENTS.append(LABELLED.field("domain"))
+_PACKED = 4
+"""Text is about four times its compressed file: sizes the parts by what is known before reading."""
+_ROWS = 10_000
+"""Rows of JSON lines turned into a table at a time."""
+READABLE = (".parquet", ".jsonl", ".jsonl.zst")
 
 
 @dataclass(frozen=True)
 class CleanTask:
-    """One part of raw documents to clean and scatter."""
+    """One file of rows to clean and scatter."""
 
-    part: Path
+    file: Path
+    settings: Normalization
     parts: int
     scattered: Path
 
@@ -60,22 +65,43 @@ class UniqueTask:
     scattered: tuple[Path, ...]
     index: int
     parts: int
-    work: Path
     out: Path
-    fuzzy: Fuzzy
+    rejected: Path
+    exact: bool
 
 
-@dataclass(frozen=True)
-class Normalized:
-    """What the owner must know of one normalized part, row by row."""
+def normalize_all(
+    folders: Sequence[Path], out: Path, rejected: Path, settings: Normalization, runner: Runner, say: Say
+) -> list[Stage]:
+    """Write the rows of all files in `folders` as parts of documents in `out`; the stages, which add up.
 
-    stages: tuple[Stage, ...]
-    ids: list[str]
-    domains: list[str]
-    sizes: np.ndarray
-    """int64 UTF-8 bytes."""
-    bands: np.ndarray
-    """uint64 [rows, bands]; zeros where a text is too short to have any."""
+    Blank and repeated documents go below `rejected`, with the reason. InputError for folders without text.
+    """
+    files = [file for folder in folders for file in _files(folder)]
+    size = sum(file.size() * (1 if file.name.endswith(".jsonl") else _PACKED) for file in files)
+    count = max(1, math.ceil(size / settings.part_bytes))
+    scattered = tuple(out / ".work" / f"scattered-{i:05d}.arrow" for i in range(len(files)))
+    cuts = runner.run(
+        clean_file,
+        [CleanTask(file, settings, count, target) for file, target in zip(files, scattered, strict=True)],
+        name="normalize",
+        progress=lambda done, total: say("normalizing", done, total),
+    )
+    parts = runner.run(
+        unique_part,
+        [UniqueTask(scattered, i, count, out, rejected, settings.exact) for i in range(count)],
+        name="exact",
+        progress=lambda done, total: say("sorting", done, total),
+    )
+    (out / ".work").remove_tree()
+    stages = merged(parts)
+    stages[0].edited = sum(count for count, _ in cuts)
+    stages[0].bytes_in += sum(size for _, size in cuts)
+    if stages[-1].documents_out == 0:
+        read = stages[0].documents_in
+        where = ", ".join(map(str, folders))
+        raise InputError(f"{where} holds no text: {read} documents, all blank. Give other sources.")
+    return stages
 
 
 def normalize(text: str) -> str:
@@ -83,82 +109,114 @@ def normalize(text: str) -> str:
     return _GAP.sub(lambda gap: gap[0][:LONGEST_GAP], text)
 
 
-def clean_part(task: CleanTask) -> None:
-    """Normalize and label the documents of one raw part and scatter them by their new ids."""
-    table = read_parquet(task.part)
-    if table.schema.names != DOCUMENTS.names or table.schema.types != DOCUMENTS.types:
+def clean_file(task: CleanTask) -> tuple[int, int]:
+    """Normalize the rows of one file and scatter them by their new ids; how many were cut, by what."""
+    edited, cut_bytes = 0, 0
+
+    def rounds() -> Iterator[tuple[pa.Table, np.ndarray]]:
+        nonlocal edited, cut_bytes
+        for read in _documents(task.file, task.settings):
+            texts, changed = _cut(read)
+            edited += changed
+            table = read.set_column(1, DOCUMENTS.field("text"), texts)
+            data, ends = text_buffers(table)
+            cut_bytes += int(text_sizes(read).sum() - (ends[-1] - ends[0]))
+            ids = [xxhash.xxh3_128_hexdigest(data[start:end].data) for start, end in pairwise(ends.tolist())]
+            yield (
+                table.set_column(0, DOCUMENTS.field("id"), pa.array(ids, pa.string())),
+                part_of(ids, task.parts),
+            )
+
+    scatter(task.scattered, rounds(), task.parts, DOCUMENTS)
+    return edited, cut_bytes
+
+
+def _files(folder: Path) -> list[Path]:
+    if any(path.name.startswith("part-") for path in folder.list()):
+        return parts_of(folder)
+    files = [path for path in folder.walk() if path.name.endswith(READABLE)]
+    if not files:
         raise InputError(
-            f"{task.part} has the columns {table.schema.names}, not those of documents: {DOCUMENTS.names}. "
-            "Give documents that `extract` made, or write that schema."
+            f"{folder} holds no {', '.join(READABLE)} file, so there is no text. Give a folder of them."
         )
-    scatter(task.scattered, _rounds(table, task.parts), task.parts, LABELLED)
+    return files
 
 
-def _rounds(table: pa.Table, parts: int) -> Iterator[tuple[pa.Table, np.ndarray]]:
-    rows = []
-    for index, row in enumerate(table.to_pylist()):
-        with record(index, row["source_id"]):
-            rows.append(_label(row))
-    yield pa.Table.from_pylist(rows, schema=LABELLED), part_of([row["id"] for row in rows], parts)
+def _documents(file: Path, settings: Normalization) -> Iterator[pa.Table]:
+    if not file.name.endswith(".parquet"):
+        rows: list[Any] = []
+        for row in read_jsonl(file):
+            rows.append(row)
+            if len(rows) == _ROWS:
+                yield _from_rows(rows, file, settings.bare)
+                rows = []
+        yield _from_rows(rows, file, settings.bare)
+        return
+    table = read_parquet(file)
+    if not settings.bare and table.schema.names == DOCUMENTS.names and table.schema.types == DOCUMENTS.types:
+        yield table.cast(DOCUMENTS)
+    else:
+        yield _from_rows(table.to_pylist(), file, settings.bare)
 
 
-def _label(row: dict[str, str]) -> dict[str, Any]:
-    text = normalize(row["text"])
-    domain = orjson.loads(row["meta"]).get("domain")
-    if not isinstance(domain, str):
-        raise InputError(f"{row['source_id']} has no domain in its meta {row['meta'][:80]!r}. Add one.")
-    value, score = detect(text)
-    return {
-        "id": document_id(text),
-        "text": text,
-        "source_id": row["source_id"],
-        "meta": row["meta"],
-        "reason": "" if text.strip() else "blank",
-        "domain": domain,
-        "value": value,
-        "score": score,
-    }
+def _from_rows(rows: list[Any], file: Path, bare: bool) -> pa.Table:
+    """Rows of any columns as documents: the id becomes source_id, what is no text goes into meta."""
+    made = []
+    for index, row in enumerate(rows):
+        text = row.get("text", 0) if isinstance(row, dict) else 0
+        text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+        if not isinstance(text, str | None):
+            raise InputError(
+                f"{file}: row {index} has no text but {str(row)[:80]!r}, so it can't be a document. Name the "
+                'column of the text "text".'
+            )
+        name = row.get("source_id", row.get("id", f"{file.name}:{index}"))
+        others = {key: value for key, value in row.items() if key not in ("id", "text", "source_id")}
+        meta = orjson.dumps({} if bare else others, default=str, option=orjson.OPT_SORT_KEYS).decode()
+        made.append(("", text or "", str(name), meta))
+    columns = list(zip(*made, strict=True)) or [()] * 4
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, DOCUMENTS, strict=True)], schema=DOCUMENTS)
 
 
-def unique_part(task: UniqueTask) -> Normalized:
-    """Write one sorted part without repeats, its languages and rejects; what the owner must know of it."""
+def _cut(table: pa.Table) -> tuple[pa.Array, int]:
+    """The texts with long gaps cut, and how many had any."""
+    texts = table.column("text").combine_chunks()
+    suspected = np.zeros(table.num_rows, bool)
+    kernels.long_gaps(*text_buffers(table), LONGEST_GAP, suspected)
+    if not suspected.any():
+        return texts, 0
+    before = texts.filter(pa.array(suspected)).to_pylist()
+    after = [normalize(text) for text in before]
+    edited = sum(old != new for old, new in zip(before, after, strict=True))
+    cut = [texts, pa.array(suspected), pa.array(after, pa.large_string())]
+    return pc.call_function("replace_with_mask", cut), edited
+
+
+def unique_part(task: UniqueTask) -> tuple[Stage, Stage]:
+    """Write one sorted part without blanks and repeats; what was dropped."""
     name = part_name(task.index, task.parts)
-    table = sorted_by_id(gather(task.scattered, task.index, task.parts, LABELLED))
+    table = sorted_by_id(gather(task.scattered, task.index, task.parts, DOCUMENTS))
     sizes = text_sizes(table)
-    ids = table.column("id").to_pylist()
-    is_blank = np.array([bool(reason) for reason in table.column("reason").to_pylist()], bool)
-    is_repeat = np.array([i > 0 and ids[i] == ids[i - 1] for i in range(len(ids))], bool) & ~is_blank
-    kept = ~is_blank & ~is_repeat
-
+    is_blank = sizes <= LONGEST_GAP * 4
+    short = table.column("text").filter(pa.array(is_blank)).to_pylist()
+    is_blank[is_blank] = [not text.strip() for text in short]
+    ids = table.column("id").to_numpy()
+    is_repeat = np.r_[False, ids[1:] == ids[:-1]][: len(ids)] & ~is_blank & task.exact
     cleaned = Stage("normalize").take(sizes, ~is_blank)
-    told = Stage("language").take(sizes[~is_blank])
-    unique = Stage("exact").take(sizes[~is_blank], kept[~is_blank])
-    cleaned.dropped.update({"blank": int(is_blank.sum())} if is_blank.any() else {})
-    unique.dropped.update({"exact duplicate": int(is_repeat.sum())} if is_repeat.any() else {})
-
-    if is_blank.any():
-        rejected = table.filter(pa.array(is_blank)).select(REJECTED.names)
-        write_parquet(task.out / "rejected" / "normalize" / name, rejected)
-    if is_repeat.any():
-        write_parquet(task.out / "rejected" / "exact" / name, _repeats(table, is_repeat))
-    table = table.filter(pa.array(kept)).combine_chunks()
-    write_parquet(task.out / "attributes" / "language" / name, table.select(LANGUAGE.names))
-    write_parquet(task.work / name, table.select(NORMALIZED.names))
-    return Normalized(
-        (cleaned, told, unique),
-        table.column("id").to_pylist(),
-        table.column("domain").to_pylist(),
-        sizes[kept],
-        band_keys(table, task.fuzzy),
-    )
+    unique = Stage("exact").take(sizes[~is_blank], ~is_repeat[~is_blank])
+    for stage, dropped in ((cleaned, is_blank), (unique, is_repeat)):
+        if dropped.any():
+            reasons = _reasons(stage.stage, table, dropped)
+            rejected = table.filter(pa.array(dropped)).append_column(REJECTED.field("reason"), reasons)
+            write_parquet(task.rejected / stage.stage / name, rejected)
+            stage.dropped["blank" if dropped is is_blank else "exact duplicate"] = int(dropped.sum())
+    write_parquet(task.out / name, table.filter(pa.array(~is_blank & ~is_repeat)).combine_chunks())
+    return cleaned, unique
 
 
-def _repeats(table: pa.Table, is_repeat: np.ndarray) -> pa.Table:
-    sources = table.column("source_id").to_pylist()
-    reasons, first = [], ""
-    for source, repeats in zip(sources, is_repeat.tolist(), strict=True):
-        first = first if repeats else source
-        reasons.append(f"exact duplicate: of {first}")
-    column = pa.array(reasons, pa.string())
-    marked = table.set_column(REJECTED.get_field_index("reason"), REJECTED.field("reason"), column)
-    return marked.filter(pa.array(is_repeat)).select(REJECTED.names)
+def _reasons(stage: str, table: pa.Table, dropped: np.ndarray) -> pa.Array:
+    if stage == "normalize":
+        return pa.array(["blank"] * int(dropped.sum()), pa.string())
+    firsts = np.maximum.accumulate(np.where(dropped, 0, np.arange(len(dropped))))[dropped]
+    first = table.column("source_id").take(pa.array(firsts)).to_pylist()
+    return pa.array([f"exact duplicate: of {name}" for name in first], pa.string())

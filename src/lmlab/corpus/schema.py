@@ -99,6 +99,8 @@ class Stage:
     documents_out: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+    edited: int = 0
+    """Documents whose text was changed."""
     dropped: Counter[str] = field(default_factory=Counter)
 
     def take(self, sizes: np.ndarray, kept: np.ndarray | None = None) -> "Stage":
@@ -112,13 +114,22 @@ class Stage:
 
     def merge(self, other: "Stage") -> None:
         """Add the counts of another part of the same stage."""
-        for name in ("documents_in", "documents_out", "bytes_in", "bytes_out"):
+        for name in ("documents_in", "documents_out", "bytes_in", "bytes_out", "edited"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.dropped += other.dropped
 
     def row(self) -> Row:
         """As it stands in stages.json."""
         return {**vars(self), "dropped": dict(sorted(self.dropped.items()))}
+
+
+def merged(parts: Sequence[Sequence[Stage]]) -> list[Stage]:
+    """The stages of a whole corpus from those of its parts, which all have the same ones."""
+    stages = [Stage(stage.stage) for stage in parts[0]]
+    for part in parts:
+        for stage, counted in zip(stages, part, strict=True):
+            stage.merge(counted)
+    return stages
 
 
 def load_text(path: Path) -> pa.Table:

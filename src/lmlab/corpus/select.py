@@ -1,0 +1,112 @@
+"""Documents and their attributes to the documents that are kept: rules are applied in order, in one pass.
+
+A rule sees only what the rules before it kept, and a document without a row in its attributes is dropped
+unless the rule says otherwise. Where spans are cut from texts, the documents get new ids and new places.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lmlab.core.errors import InputError
+from lmlab.corpus.attributes import Say, read_attribute
+from lmlab.corpus.config import Normalization, RemoveSpans, Rule
+from lmlab.corpus.normalize import normalize_all
+from lmlab.corpus.schema import DOCUMENTS, REJECTED, Stage, kind_of, merged, parts_of, text_sizes
+from lmlab.dataflow.files import read_parquet, write_parquet
+from lmlab.dataflow.runner import Runner
+from lmlab.storage import Path
+
+
+@dataclass(frozen=True)
+class SelectTask:
+    """One part to select from; what is dropped goes below `rejected`, if anywhere."""
+
+    part: Path
+    out: Path
+    rules: tuple[Rule, ...]
+    rejected: Path | None
+
+
+def select_all(
+    documents: Path, out: Path, rules: Sequence[Rule], rejected: Path | None, runner: Runner, say: Say
+) -> list[Stage]:
+    """Write what all rules keep of `documents` to `out`; a stage for each rule."""
+    edits = any(isinstance(rule, RemoveSpans) for rule in rules)
+    target = out / ".work" / "edited" if edits else out
+    tasks = [SelectTask(part, target / part.name, tuple(rules), rejected) for part in parts_of(documents)]
+    found = runner.run(
+        select_part, tasks, name="select", progress=lambda done, total: say("selecting", done, total)
+    )
+    stages = merged(found)
+    if edits:
+        settings = Normalization(part_bytes=max(1, sum(path.size() for path in parts_of(target))))
+        stages += normalize_all([target], out, rejected or out / ".work" / "rejected", settings, runner, say)
+        (out / ".work").remove_tree()
+    return stages
+
+
+def select_part(task: SelectTask) -> list[Stage]:
+    """Write what the rules keep of one part, even if it is nothing."""
+    table, stages = read_parquet(task.part, DOCUMENTS.names), []
+    for rule in task.rules:
+        before = table
+        table, reasons = judged(rule, table, task.part.name)
+        kept = np.array([reason is None for reason in reasons], bool)
+        if task.rejected is not None and not kept.all():
+            marked = before.append_column(REJECTED.field("reason"), pa.array(reasons, pa.string()))
+            write_parquet(task.rejected / rule.stage / task.part.name, marked.filter(pa.array(~kept)))
+        table = table.filter(pa.array(kept)).combine_chunks()
+        stage = Stage(rule.stage).take(text_sizes(before), kept)
+        stage.bytes_out = int(text_sizes(table).sum())
+        stage.edited = int((text_sizes(table) != text_sizes(before)[kept]).sum())
+        stage.dropped = Counter(kind_of(reason) for reason in reasons if reason is not None)
+        stages.append(stage)
+    write_parquet(task.out, table.cast(DOCUMENTS))
+    return stages
+
+
+def judged(rule: Rule, table: pa.Table, part_name: str) -> tuple[pa.Table, list[str | None]]:
+    """The documents, edited if that is the rule, and why each is dropped; None if it is kept."""
+    found = read_attribute(rule.attributes.path, part_name, table.column("id"), may_miss=True)
+    if rule.column not in found.column_names:
+        raise InputError(
+            f"{rule.attributes.path} has no column {rule.column!r}, only {', '.join(found.column_names)}, so "
+            f"{rule.stage!r} can't be decided. Name one of them."
+        )
+    values = found.column(rule.column).to_pylist()
+    missing = f"no attribute: {rule.attributes.path.name} has no row for it"
+    absent = None if rule.keep_if_missing else missing
+    is_missing = found.column("id").is_null().to_pylist()
+    if isinstance(rule, RemoveSpans):
+        table, reasons = _without_spans(table, values)
+    else:
+        reasons = [rule.fault(value) for value in values]
+    return table, [absent if m else reason for m, reason in zip(is_missing, reasons, strict=True)]
+
+
+def _without_spans(table: pa.Table, spans: Iterable[Any]) -> tuple[pa.Table, list[str | None]]:
+    texts, reasons = [], []
+    for value, cuts in zip(table.column("text"), spans, strict=True):
+        text = value.as_py()
+        if cuts:
+            text = _cut(text, [(cut["start"], cut["end"]) for cut in cuts])
+        texts.append(text)
+        reasons.append("nothing left: all of it was cut" if cuts and not text.strip() else None)
+    place = table.schema.get_field_index("text")
+    return table.set_column(place, DOCUMENTS.field("text"), pa.array(texts, pa.large_string())), reasons
+
+
+def _cut(text: str, spans: Sequence[tuple[int, int]]) -> str:
+    data = text.encode()
+    edges = [0, *(edge for span in spans for edge in span), len(data)]
+    if edges != sorted(edges):
+        raise InputError(
+            f"The spans {spans} do not lie in order in a text of {len(data)} bytes: they were made of "
+            "another text. Make them again of these documents."
+        )
+    return b"".join(data[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True)).decode()
