@@ -4,6 +4,7 @@ import re
 
 import orjson
 
+from lmlab.corpus.html import extract_text
 from lmlab.corpus.render.rendered import Documents, Rendered, Row, blocks, decode, get, need
 
 JSON_LIMIT_BYTES = 200_000
@@ -17,13 +18,8 @@ def text(_name: str, data: bytes) -> Documents:
 
 def html(_name: str, data: bytes) -> Documents:
     """The text of a page, paragraphs parted by blank lines; the language its root element names."""
-    from resiliparse.extract.html2text import extract_plain_text
-    from resiliparse.parse.html import HTMLTree
-
-    tree = HTMLTree.parse(decode(data))
-    root = tree.document.query_selector("html") if tree.document is not None else None
-    language = root.getattr("lang") if root is not None else None
-    yield Rendered("", language or None, extract_plain_text(tree, main_content=True))
+    page = extract_text(data)
+    yield Rendered("", page.language, page.text)
 
 
 def gettext(name: str, data: bytes) -> Documents:
