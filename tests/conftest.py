@@ -1,6 +1,7 @@
 """Shape checking, the stores that tests run on, and folders that no test shares with the user's own."""
 
 import contextlib
+import functools
 import os
 import shutil
 import subprocess
@@ -13,10 +14,12 @@ import pytest
 
 from lmlab.core import environ
 from lmlab.core.shapecheck import install_if_asked
+from lmlab.dataflow import Runner, open_runner
 from lmlab.storage import Path as StoragePath
 from quickstart import run_small
 from services.fault_proxy import Faults
 from services.places import declare_root, make_bucket
+from services.ray_cluster import Cluster
 from services.starting import service
 
 os.environ.setdefault("LMLAB_CHECK_SHAPES", "1")
@@ -90,6 +93,26 @@ def any_root(request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storag
     """A fresh root on each kind of store; LMLAB_CONFIG and LMLAB_ROOT say so to child processes too."""
     endpoint = "" if request.param == "local" else request.getfixturevalue(f"{request.param}_endpoint")
     return declare_root(request.param, endpoint, tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Cluster]:
+    """Two nodes of two cores each, on this machine. A test that kills a node starts it itself."""
+    cluster = Cluster()
+    try:
+        cluster.start_head()
+        cluster.start_node()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(params=["local", pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.slow])])
+def any_runner(request, monkeypatch) -> Callable[..., Runner]:
+    """`open_runner` on processes and on a Ray cluster; code that opens its own runner goes there too."""
+    on = "local" if request.param == "local" else request.getfixturevalue("ray_cluster").client_address
+    monkeypatch.setenv("LMLAB_ON", on)
+    return functools.partial(open_runner, on=on)
 
 
 @pytest.fixture(scope="session")

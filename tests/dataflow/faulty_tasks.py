@@ -2,11 +2,13 @@
 
 import os
 import signal
+import sys
+import threading
 import time
 from pathlib import Path
 
 from lmlab.core.errors import InputError
-from lmlab.dataflow import record, write_jsonl
+from lmlab.dataflow import count, gauge, record, write_jsonl
 from lmlab.storage import Path as StoragePath
 
 
@@ -65,6 +67,97 @@ def always_dies(marks: str) -> None:
 def sleeps_after_mark(mark: str) -> None:
     Path(mark).write_text(str(os.getpid()))
     time.sleep(600)
+
+
+def dies_beside_others(task: tuple[str, int]) -> int:
+    """Task 1 always dies; the others need a moment, so that they are beside it."""
+    marks, number = task
+    if number == 1:
+        always_dies(marks)
+    time.sleep(0.05)
+    return number
+
+
+def stops_once(marks: str) -> str:
+    """The first time this process is stopped, as a wedged one is: it is alive and says nothing."""
+    mark = Path(marks) / "stopped"
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return "done"
+
+
+def fills_memory(task: tuple[str, int]) -> int:
+    """Holds so many MiB for a while."""
+    marks, mebibytes = task
+    (Path(marks) / str(time.monotonic_ns())).touch()
+    held = bytearray(mebibytes << 20)
+    held[:: 1 << 12] = b"x" * len(held[:: 1 << 12])
+    time.sleep(1.5)
+    return len(held)
+
+
+def imports_slowly(marks: str) -> int:
+    """Needs a module that leaves a mark for each process that imports it."""
+    sys.path.insert(0, marks)
+    import heavy_library
+
+    time.sleep(0.2)
+    return heavy_library.PROCESS
+
+
+def at_once(marks: str) -> int:
+    """The most tasks that were seen to run at one time."""
+    mark = Path(marks) / f"{os.getpid()}-{threading.get_ident()}"
+    mark.touch()
+    time.sleep(0.3)
+    seen = len(list(Path(marks).iterdir()))
+    mark.unlink()
+    return seen
+
+
+class TwoArguments(InputError):
+    """An error that pickles, and can't be unpickled."""
+
+    def __init__(self, name: str, line: int) -> None:
+        super().__init__(f"{name}, line {line}, is bad.")
+
+
+def raises_what_cannot_travel(_task: int) -> None:
+    raise TwoArguments("a.jsonl", 7)
+
+
+def returns_what_cannot_travel(_task: int) -> object:
+    return threading.Lock()
+
+
+def leaves(_task: int) -> None:
+    sys.exit("no reason to go on")
+
+
+def counted(task: tuple[str, int]) -> int:
+    """Counts its rows; task 0 fails, and task 1 dies, the first time and half-way."""
+    marks, number = task
+    count("records_in", 5)
+    mark = Path(marks) / f"tried-{number}"
+    if number < 2 and not mark.exists():
+        mark.touch()
+        if number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ConnectionError("reset by peer")
+    count("records_in", 5)
+    count("records_out", number)
+    gauge("longest", number)
+    gauge("shortest", number, "min")
+    gauge("mean", number, "avg")
+    return number
+
+
+def counts_slowly(marks: str) -> None:
+    """Counts at once, then waits until a file says that this was seen."""
+    count("records_in", 3)
+    while not (Path(marks) / "seen").exists():
+        time.sleep(0.02)
 
 
 def thread_settings(_task: int) -> tuple[str | None, str | None]:

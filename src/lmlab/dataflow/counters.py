@@ -33,6 +33,11 @@ def gauge(name: str, value: float, how: How = "max") -> None:
         _join(tally, name, (how, value, 1))
 
 
+def counted() -> Tally:
+    """What the running task has counted so far."""
+    return dict(_TALLY.get() or {})
+
+
 @contextmanager
 def collecting(tally: Tally) -> Generator[None]:
     """What is counted inside goes to `tally`."""
@@ -70,12 +75,14 @@ class Counters(Mapping[str, float]):
     def of(self, stage: str | None) -> dict[str, float]:
         """The counters of one stage, sorted by name; None = of all."""
         joined: Tally = {}
-        ended = self._ended.items()
-        running = [(of, tally) for (of, _), tally in self._running.items()]
-        for tally in [tally for of, tally in (*ended, *running) if stage in (None, of)]:
+        # Lists, since another thread may look while tasks end.
+        running = [(of, tally) for (of, _), tally in list(self._running.items())]
+        for tally in [tally for of, tally in [*self._ended.items(), *running] if stage in (None, of)]:
             for name, entry in tally.items():
                 _join(joined, name, entry)
-        return {name: total / (n if how == "avg" else 1) for name, (how, total, n) in sorted(joined.items())}
+        return {
+            name: total / n if how == "avg" else total for name, (how, total, n) in sorted(joined.items())
+        }
 
     def __getitem__(self, name: str) -> float:
         return self.of(None)[name]
