@@ -86,13 +86,17 @@ def read(path: Path, slices: Sequence[Slice], span: Span | None = None, name: st
 
 
 def render(record: Record) -> Documents:
-    """The documents of one record."""
+    """The documents of one record; ValueError if it is not of the shape that its renderer reads."""
     renderer = record.piece.renderer
-    if renderer in MEMBERS:
-        return MEMBERS[renderer](record.name, record.raw)
-    if renderer in GROUPS:
-        return GROUPS[renderer][0]([_loaded(raw) for raw in record.raw])
-    return ROWS[renderer](_loaded(record.raw))
+    try:
+        if renderer in MEMBERS:
+            yield from MEMBERS[renderer](record.name, record.raw)
+        elif renderer in GROUPS:
+            yield from GROUPS[renderer][0]([_loaded(raw) for raw in record.raw])
+        else:
+            yield from ROWS[renderer](_loaded(record.raw))
+    except (TypeError, AttributeError, LookupError) as error:
+        raise ValueError(f"it is not what {renderer!r} reads ({type(error).__name__}: {error})") from error
 
 
 def _loaded(raw: Any) -> Any:
@@ -149,24 +153,37 @@ def _rows(name: str, file: Any, span: Span | None) -> Iterator[Any]:
         yield from loaded if isinstance(loaded, list) else [loaded]
     elif ending in ("csv", "tsv", "txt") or base + ending in _HEADLESS:
         csv.field_size_limit(MAX_MEMBER_BYTES)
-        text = io.TextIOWrapper(file, "utf-8-sig", "replace", newline="")
+        lines = (line.decode("utf-8-sig", "replace") + "\n" for line in _lines(file))
         dialect = "excel" if ending == "csv" else "excel-tab"
-        yield from csv.DictReader(text, _HEADLESS.get(base + ending), dialect=dialect)
+        yield from csv.DictReader(lines, _HEADLESS.get(base + ending), dialect=dialect)
     elif ending in _MARKS:
-        yield from _blocks(file, *_MARKS[ending])
+        yield from ({"record": block.decode(errors="replace")} for block in _blocks(file, *_MARKS[ending]))
     else:
-        yield from (line for line in io.BufferedReader(file) if line.strip())
+        yield from (line for line in _lines(file) if line.strip())
 
 
-def _blocks(file: Any, start: bytes | None, end: bytes | None) -> Iterator[dict[str, str]]:
-    block: list[bytes] = []
-    for line in io.BufferedReader(file):
+def _lines(file: Any) -> Iterator[bytes]:
+    pieces: list[bytes] = []
+    while block := file.read(1 << 20):
+        first, *others = block.split(b"\n")
+        pieces.append(first)
+        if others:
+            yield b"".join(pieces)
+            yield from others[:-1]
+            pieces = [others[-1]]
+    if any(pieces):
+        yield b"".join(pieces)
+
+
+def _blocks(file: Any, start: bytes | None, end: bytes | None) -> Iterator[bytes]:
+    block = b""
+    for line in _lines(file):
         if start is not None and block and line.startswith(start):
-            yield {"record": b"".join(block).decode(errors="replace")}
-            block = []
-        block.append(line)
+            yield block
+            block = b""
+        block += line + b"\n"
         if end is not None and line.rstrip() == end:
-            yield {"record": b"".join(block).decode(errors="replace")}
-            block = []
-    if b"".join(block).strip():
-        yield {"record": b"".join(block).decode(errors="replace")}
+            yield block
+            block = b""
+    if block.strip():
+        yield block

@@ -66,19 +66,20 @@ def _traced(root: LocalPath, name: str, folder: LocalPath, timeout_s: float) -> 
     rows.unlink(missing_ok=True)
     argv = [sys.executable, "-I", tracee.__file__, str(root), name, str(rows), str(MOST_LINES)]
     env = {"HOME": str(folder), "TMPDIR": str(folder), "PYTHONHASHSEED": "0", "PATH": "/usr/bin:/bin"}
-    child = start(guarded(argv), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env)
-    ending = ""
+    said, ending = folder / "stderr", ""
+    with said.open("wb") as stderr:
+        child = start(guarded(argv), stdout=subprocess.DEVNULL, stderr=stderr, env=env)
     try:
-        _, errors = child.communicate(timeout=timeout_s)
-        ending = f"ended with {child.returncode}" if child.returncode else ""
+        code = child.wait(timeout_s)
+        ending = f"ended with {code}" if code else ""
     except subprocess.TimeoutExpired:
-        errors, ending = b"", f"still running after {timeout_s:g} s"
+        ending = f"still running after {timeout_s:g} s"
     finally:
         kill_group(child, grace_s=0)
     lines = [orjson.loads(line) for line in rows.read_bytes().splitlines()] if rows.exists() else []
     if not lines and ending:
         count("untraced_files")
-        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        last = said.read_text(errors="replace").strip().rpartition("\n")[2]
         logging.getLogger(__name__).warning("%s can't be traced: its process %s. %s", name, ending, last)
     lost: Row = {"outcome": f"error: the process {ending}", "trace": [], "events": 0, "is_cut": False}
     for i in range(0, len(lines), 2):

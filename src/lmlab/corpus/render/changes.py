@@ -40,7 +40,7 @@ def review(row: Row) -> Documents:
     head = f"# {need(row, 'repo_name', str)}: {get(row, 'title', '')}"
     for index, comments in sorted(answered.items()):
         asked = [
-            f"## Review of {c['path']}\n```diff\n{get(c, 'diff_hunk', '')}\n```\n{need(c, 'body', str)}"
+            _fenced(f"Review of {c['path']}", get(c, "diff_hunk", ""), "diff") + f"\n{need(c, 'body', str)}"
             for c in comments
         ]
         paths = {comment["path"] for comment in comments}
@@ -56,7 +56,8 @@ def _commit(commit: Row) -> str:
 
 
 def _fenced(path: str, content: str, language: str = "") -> str:
-    return f"## {path}\n```{language}\n{content.strip(chr(10))}\n```"
+    body = content.strip("\n")
+    return f"## {path}\n```{language}\n{body}\n```" if body else f"## {path}"
 
 
 # Where the words of each kind of event stand in its payload.

@@ -96,7 +96,7 @@ def instruction(row: Row) -> Documents:
         answer = _first(instance, _ANSWERS)
         tests = "\n".join(get(row, "test_list", []))
         part = own_id(row, "id", "task_id", "ID") + (f".{i}" if i else "")
-        text = blocks(question, get(instance, "input", ""), answer.replace("\r\n", "\n"), tests)
+        text = blocks(question, get(instance, "input", ""), answer, tests)
         yield Rendered(part, None, text)
 
 
@@ -115,15 +115,16 @@ def code_task(row: Row) -> Documents:
 
 
 def book(rows: Sequence[Row]) -> Documents:
-    """The pages of one scanned item (BHL) as one text; a word parted over the end of a page is joined."""
+    """The pages of one scanned item (BHL) as one text; a word or sentence parted by a page is joined."""
     pages: list[str] = []
     for row in sorted(rows, key=lambda row: number(row, "page_num")):
         page = get(row, "text", "").strip()
-        if pages and re.search(r"[^\W\d_]-$", pages[-1]) and page[:1].islower():
-            head, _, page = page.partition(" ")
-            pages[-1] = pages[-1][:-1] + head
-        pages += [page] if page else []
-    yield Rendered(own_id(rows[0], "item_id"), None, blocks(*pages))
+        if pages and page[:1].islower() and re.search(r"[\w,;-]$", pages[-1]):
+            is_word = re.search(r"[^\W\d_]-$", pages[-1]) is not None
+            pages[-1] = pages[-1][:-1] + page if is_word else f"{pages[-1]} {page}"
+        elif page:
+            pages.append(page)
+    yield Rendered("", None, blocks(*pages))
 
 
 def filing(row: Row) -> Documents:
@@ -132,7 +133,7 @@ def filing(row: Row) -> Documents:
     What an item's heading has in the table of contents is left out: fewer than 200 characters beside more.
     """
     text = need(row, "content" if "content" in row else "text", str).replace("\r\n", "\n")
-    if re.search(r"<(?:html|body|table|div)\b", text[:20_000], re.IGNORECASE):
+    if re.search(r"<(?:html|body|td|div)\b", text[:20_000], re.IGNORECASE):
         text = plain(text)
     text = re.sub(r"</?(?:TABLE|CAPTION|PAGE|S|C|FN)>[ \t]*", "", text)
     form = own_id(row, "form_type", "filing_type", "form")
@@ -148,12 +149,12 @@ def _in_order(text: str) -> str:
     heads = list(_ITEM.finditer(text))
     bodies: dict[tuple[int, float, str], list[str]] = {}
     part = 0
-    for head, end in zip(heads, [*(after.start() for after in heads[1:]), len(text)], strict=True):
-        part = len(head[1].replace("IV", "IIII")) if head[1] else part
-        key = (part, float(head[2] or 0), head[3] or "")
+    for i, head in enumerate(heads):
+        end = heads[i + 1].start() if i + 1 < len(heads) else len(text)
+        part = len(head[1].upper().replace("IV", "IIII")) if head[1] else part
+        key = (part, float(head[2] or 0), (head[3] or "").upper())
         bodies.setdefault(key, []).append(text[head.start() : end].strip())
-    kept = [
-        [b for b in bodies[key] if len(b) >= TOC_CHARACTERS] or [max(bodies[key], key=len)]
-        for key in sorted(bodies)
-    ]
-    return blocks(text[: heads[0].start()] if heads else text, *(body for found in kept for body in found))
+    kept = [text[: heads[0].start()] if heads else text]
+    for _, found in sorted(bodies.items()):
+        kept += [body for body in found if len(body) >= TOC_CHARACTERS] or [max(found, key=len)]
+    return blocks(*kept)

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from lmlab.corpus.render.rendered import Documents, Rendered, decode
 
 ENTRY_BYTES = 16_000
-# A protected dot, a quote, and the braces of a condition pass the macros under other characters.
-_DOT, _QUOTE, _OPEN, _CLOSE = "\x00", "\x01", "\x02", "\x03"
+# A protected dot, quotes, and the braces of a condition pass the macros under other characters.
+_DOT, _QUOTE, _OPEN, _CLOSE, _APOSTROPHE = "\x00", "\x01", "\x02", "\x03", "\x04"
 _PLAIN = {"&": _DOT, "e": "\\", "\\": "\\", "~": " ", "0": " ", "t": "\t", "{": _OPEN, "}": _CLOSE} | {
     character: character for character in " '`-./"
 }
-_SPECIALS = """aq ' dq \x01 lq “ rq ” oq ‘ cq ’ em — en – bu • co © rg ® ha ^ ti ~ rs \\ mu × -> → <- ←
+_SPECIALS = """aq \x04 dq \x01 lq “ rq ” oq ‘ cq ’ em — en – bu • co © rg ® ha ^ ti ~ rs \\ mu × -> → <- ←
     <= ≤ >= ≥ ba | bv | br | ga ` Eu € +- ± hy - mi - ul _ de ° sc § pl + eq = sl / at @ sh # :a ä :o ö :u ü
     :A Ä :O Ö :U Ü ss ß 'e é `e è ^e ê 'a á `a à ^a â 'o ó ,c ç ~n ñ Fo « Fc » dg † L" “ R" ” C` \x01 C' \x01
-    Aq ' if ⇔"""
+    Aq \x04 if ⇔"""
 _PAIRS: list[str] = str.split(_SPECIALS)
 _SPECIAL = dict(zip(_PAIRS[::2], _PAIRS[1::2], strict=True))
 _ESCAPE = re.compile(
@@ -107,7 +107,7 @@ def typeset(source: str) -> str:
             _macro(page, name, words or ([own_name] if name == "Nm" else []))
     page.end()
     text = "\n".join(page.lines)
-    for mark, shown in ((_DOT, ""), (_QUOTE, '"'), (_OPEN, ""), (_CLOSE, "")):
+    for mark, shown in ((_DOT, ""), (_QUOTE, '"'), (_OPEN, ""), (_CLOSE, ""), (_APOSTROPHE, "'")):
         text = text.replace(mark, shown)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n" if text.strip() else ""
 
@@ -149,6 +149,8 @@ def _mdoc(words: list[str]) -> str:
             return f"{text}{glue}{opened}{_mdoc(words[i + 1 :])}{closed}"
         if word in _MARKS:
             text, glue = text + ("" if word in ("Ns", "Ap", "Oc") else glue) + _MARKS[word], ""
+        elif word == "Ar" and i + 1 == len(words):
+            text += glue + "file ..."
         elif word not in _INLINE:
             is_section = i > 1 and words[i - 2] == "Xr"
             text += (
@@ -167,8 +169,10 @@ def _table(page: _Page, lines: Iterator[str]) -> None:
         found = re.search(r"tab\s*\(?(.)\)?.*;$", line) if not is_data else None
         separator = found[1] if found else separator
         if is_data and line not in ("_", "=") and not line.startswith("."):
-            cells = re.sub(r"T[{}]", "", line).split(separator)
-            page.lines.append("  ".join(cell.strip() for cell in cells))
+            row = line
+            while row.endswith("T{"):
+                row = row[:-2] + " ".join(iter(lambda: next(lines, "T}"), "T}"))
+            page.lines.append("  ".join(cell.strip() for cell in row.split(separator)))
         is_data = is_data or line.rstrip().endswith(".")
     page.end(1)
 

@@ -60,7 +60,11 @@ def pgn(row: Row) -> Documents:
     tags = re.findall(
         r'^\[(?:Event|Result|ECO|Opening|TimeControl|Termination|Variant|FEN) ".*"\]', record, re.MULTILINE
     )
-    moves = _CLOCKS.sub("", re.sub(r"^\[.*\]\s*$\n?", "", record, flags=re.MULTILINE))
+    moves = re.sub(
+        r"(?<=\S) \d+\.\.\.(?= )",
+        "",
+        _CLOCKS.sub("", re.sub(r"^\[.*\]\s*$\n?", "", record, flags=re.MULTILINE)),
+    )
     site = re.search(r'^\[Site "(?:.*/)?([^"]*)"\]', record, re.MULTILINE)
     yield Rendered(site[1] if site else "", None, blocks("\n".join(tags), moves.strip()))
 

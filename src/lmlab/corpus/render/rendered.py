@@ -31,9 +31,7 @@ Documents = Iterator[Rendered]
 
 def need(row: Row, name: str, kind: type[Value]) -> Value:
     """The value of a field; ValueError if it is missing, null or of another type."""
-    if not isinstance(row, dict):
-        raise ValueError(f"the record is a {type(row).__name__}, not an object")
-    value = row.get(name)
+    value = _object(row).get(name)
     if not isinstance(value, kind):
         found = "missing" if name not in row else "null" if value is None else f"a {type(value).__name__}"
         raise ValueError(f"{name!r} is {found}, not a {kind.__name__}")
@@ -42,12 +40,18 @@ def need(row: Row, name: str, kind: type[Value]) -> Value:
 
 def get(row: Row, name: str, default: Value) -> Value:
     """The value of a field, or `default` if it is missing or null; ValueError if it is of another type."""
-    return default if row.get(name) is None else need(row, name, type(default))
+    return default if _object(row).get(name) is None else need(row, name, type(default))
+
+
+def _object(row: Any) -> Row:
+    if not isinstance(row, dict):
+        raise ValueError(f"{row!r:.40} is a {type(row).__name__}, not an object")
+    return row
 
 
 def number(row: Row, name: str) -> float:
     """A number, also one that is written as text; ValueError if the field holds none."""
-    value = row.get(name)
+    value = _object(row).get(name)
     if not isinstance(value, str | int | float):
         raise ValueError(f"{name!r} is {value!r:.40}, not a number")
     return float(value)
@@ -64,8 +68,8 @@ def scalars(row: Row, *names: str) -> dict[str, Json]:
 
 
 def blocks(*texts: str) -> str:
-    """The texts that are not blank, parted by blank lines, with one line end at the end."""
-    kept = [text.strip("\n") for text in texts if text.strip()]
+    """The texts that are not blank, parted by blank lines, with the line ends of Unix."""
+    kept = [text.replace("\r\n", "\n").strip("\n") for text in texts if text.strip()]
     return "\n\n".join(kept) + "\n" if kept else ""
 
 

@@ -1,0 +1,6 @@
+(set-info :smt-lib-version 2.6)
+(set-logic QF_LIA)
+(set-info :status unsat)
+(declare-fun x () Int)
+(assert (and (> x 1) (< x 1)))
+(check-sat)

@@ -1,0 +1,246 @@
+"""Sources of every format become documents, whoever reads which part of them; poison records are named."""
+
+import gzip
+import io
+import json
+import tarfile
+import zipfile
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from rendered_files import GOLDENS
+
+from lmlab.core.config import encode
+from lmlab.core.errors import InputError
+from lmlab.corpus import Raw, Slice, reading
+from lmlab.corpus.extracting import extract_all, fan_out
+from lmlab.corpus.reading import read, render, spans
+from lmlab.corpus.schema import parts_of
+from lmlab.dataflow import TaskFailed
+from lmlab.dataflow.runner import open_runner
+from lmlab.storage import Path, write_json
+
+ROWS = [{"id": f"d{i}", "text": f"Text number {i}."} for i in range(20)]
+DOCUMENT = (Slice("web", ("*",), "document"),)
+
+
+def lines(rows=ROWS):
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def as_csv(rows=ROWS, delimiter=","):
+    return "".join(
+        f"{row['id']}{delimiter}{row['text']}\r\n" for row in ({"id": "id", "text": "text"}, *rows)
+    ).encode()
+
+
+def parquet(rows=ROWS, row_group_size=5):
+    file = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), file, row_group_size=row_group_size)
+    return file.getvalue()
+
+
+FORMATS = {
+    "a.jsonl": lines(),
+    "a.jsonl.gz": gzip.compress(lines()),
+    "a.jsonl.zst": zstandard.compress(lines()[:300]) + zstandard.compress(lines()[300:]),
+    "a.json": json.dumps(ROWS).encode(),
+    "a.json.gz": gzip.compress(json.dumps(ROWS).encode()),
+    "a.csv": b"\xef\xbb\xbf" + as_csv(),
+    "a.tsv.gz": gzip.compress(as_csv(delimiter="\t")),
+    "a.parquet": parquet(),
+}
+
+
+def texts(path, slices=DOCUMENT, span=None):
+    return [found.text for record in read(Path(path), slices, span) for found in render(record)]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rows_are_the_same_in_every_format_alone_and_in_an_archive(tmp_path, name):
+    (tmp_path / name).write_bytes(FORMATS[name])
+    wanted = [row["text"] for row in ROWS]
+    assert texts(tmp_path / name) == wanted
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr(f"deep/{name}", FORMATS[name])
+    assert texts(tmp_path / "a.zip") == wanted
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "a.jsonl" and not name.endswith("csv")])
+def test_file_that_is_cut_off_is_named(tmp_path, name):
+    (tmp_path / name).write_bytes(FORMATS[name][: len(FORMATS[name]) - 20])
+    with pytest.raises(InputError, match=rf"{name} .*can't be read"):
+        texts(tmp_path / name)
+
+
+def test_quoted_fields_may_hold_lines_and_more_than_csv_allows_by_default(tmp_path):
+    long = "x" * 200_000
+    (tmp_path / "a.csv").write_text(f'id,text\n1,"two\nlines"\n2,{long}\n')
+    assert texts(tmp_path / "a.csv") == ["two\nlines", long]
+
+
+def test_ranges_of_large_files_hold_every_record_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "SPLIT_BYTES", 200)
+    (tmp_path / "a.parquet").write_bytes(parquet())
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for row in ROWS:
+            archive.writestr(f"{row['id']}.json", json.dumps(row) + " " * 100)
+    for name in ("a.parquet", "a.zip"):
+        ranges = spans(Path(tmp_path / name))
+        assert len(ranges) > 2
+        found = [text for span in ranges for text in texts(tmp_path / name, span=span)]
+        assert found == [row["text"] for row in ROWS]
+        names = [r.name for span in ranges for r in read(Path(tmp_path / name), DOCUMENT, span)]
+        assert len(set(names)) == len(ROWS)
+
+
+def test_groups_are_rendered_together(tmp_path):
+    (tmp_path / "m.tsv").write_text("smiles\tname\n" + "".join(f"C{i}\tn{i}\n" for i in range(150)))
+    found = texts(tmp_path / "m.tsv", (Slice("chem", ("*",), "molecules"),))
+    assert [text.count("\n") for text in found] == [100, 50]
+    (tmp_path / "CID-SMILES.gz").write_bytes(gzip.compress(b"1\tCCO\n2\tC\n"))
+    assert texts(tmp_path / "CID-SMILES.gz", (Slice("chem", ("*",), "molecules"),)) == [
+        "CCO\tcid=1\nC\tcid=2\n"
+    ]
+
+
+@pytest.fixture
+def source(tmp_path):
+    """Make a raw artifact of files as they are: {file: (bytes, slices)}."""
+
+    def make(files):
+        entries = []
+        for name, (data, slices) in files.items():
+            path = tmp_path / "raw" / "archives" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            about = {
+                "file": name,
+                "package": name.partition("/")[0],
+                "license": "CC0-1.0",
+                "bytes": len(data),
+            }
+            entries.append({**about, "slices": [encode(piece) for piece in slices]})
+        write_json(Path(tmp_path / "raw" / "manifest.json"), {"archives": entries})
+        return Raw.at(str(tmp_path / "raw"), archives=len(entries), size_bytes=0).path
+
+    return make
+
+
+def extracted(raw, out, workers=1, **how):
+    with open_runner(workers) as runner:
+        return extract_all(raw, out, 1, runner, lambda *_: None, **how), runner
+
+
+def test_documents_of_rows_say_where_they_stood_and_keep_what_the_row_says(source, tmp_path, rows_of):
+    rows = [{"id": "x", "text": "One.", "metadata": {"license": "MIT", "url": "u"}}, {"text": "Two."}]
+    raw = source(
+        {"hub/data/train.jsonl": (lines(rows), (Slice("web", ("data/*",), "document", language="en"),))}
+    )
+    extracted(raw, Path(tmp_path / "out"))
+    by_text = {row["text"]: row for row in rows_of(Path(tmp_path / "out"))}
+    assert json.loads(by_text["One."]["meta"]) == {
+        "domain": "web", "language": "en", "license": "MIT", "package": "hub", "path": "data/train.jsonl:1#x",
+        "url": "u",
+    }  # fmt: skip
+    assert by_text["Two."]["source_id"] == "hub/data/train.jsonl:2"
+    assert json.loads(by_text["Two."]["meta"])["license"] == "CC0-1.0"
+
+
+POISON = lines([{"text": "Good."}, {"text": 7}]) + b'{"text": "cut\n' + lines([{"text": "Fine."}])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_poison_record_is_named_with_its_file(source, tmp_path, workers):
+    raw = source({"bad.jsonl": (POISON, DOCUMENT)})
+    with pytest.raises(
+        TaskFailed, match=r"record 1 \(bad\.jsonl:2\): ValueError: 'text' is a int, not a str"
+    ):
+        extracted(raw, Path(tmp_path / "out"), workers)
+
+
+def test_quarantine_keeps_poison_records_with_their_reasons_and_goes_on(source, tmp_path, rows_of):
+    raw = source({"bad.jsonl": (POISON, DOCUMENT)})
+    stage, runner = extracted(raw, Path(tmp_path / "out"), 2, is_quarantine=True)
+    assert {row["text"] for row in rows_of(Path(tmp_path / "out"))} == {"Good.", "Fine."}
+    rejected = {
+        row["text"]: row["reason"] for row in rows_of(Path(tmp_path / "out" / "rejected" / "extract"))
+    }
+    assert rejected['{"text": 7}'].startswith(
+        "unreadable: record 1 (bad.jsonl:2): ValueError: 'text' is a int"
+    )
+    assert rejected['{"text": "cut'].startswith("unreadable: record 2 (bad.jsonl:3): JSONDecodeError")
+    assert stage.dropped == {"unreadable": 2}
+    assert runner.counters["quarantined"] == 2
+
+
+def test_lone_surrogate_is_a_poison_record_not_a_crash(source, tmp_path, rows_of):
+    raw = source({"s.jsonl": (b'{"text": "a\\ud800b"}\n{"text": "Good."}\n', DOCUMENT)})
+    stage, _ = extracted(raw, Path(tmp_path / "out"), is_quarantine=True)
+    assert stage.dropped == {"unreadable": 1}
+
+
+def test_rejected_conversations_are_counted_by_reason(source, tmp_path):
+    data = (GOLDENS / "messages.jsonl").read_bytes()
+    stage, _ = extracted(
+        source({"c.jsonl": (data, (Slice("chat", ("*",), "messages"),))}), Path(tmp_path / "out")
+    )
+    assert stage.documents_out == 2
+    assert stage.dropped == {
+        "stalled tool call": 1, "repeated tool call": 1, "undefined tool": 1, "tool call without a reply": 1,
+        "late system message": 1, "no question and answer": 1,
+    }  # fmt: skip
+
+
+def massive():
+    """The archive of MASSIVE in small: a file of rows for each locale."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for locale in ("de-DE", "en-US", "ja-JP"):
+            rows = [
+                {"id": str(i), "locale": locale, "intent": "alarm_set", "utt": f"{locale} {i}",
+                 "annot_utt": f"[time : {locale}] {i}"}
+                for i in range(4)
+            ]  # fmt: skip
+            member = tarfile.TarInfo(f"1.1/data/{locale}.jsonl")
+            member.size = len(lines(rows))
+            archive.addfile(member, io.BytesIO(lines(rows)))
+    return file.getvalue()
+
+
+def test_massive_has_one_output_for_each_locale(source, tmp_path, rows_of):
+    raw = source({"massive.tar.gz": (massive(), (Slice("massive", ("*.jsonl",), "massive"),))})
+    extracted(raw, Path(tmp_path / "all"))
+    with open_runner(1) as runner:
+        found = fan_out(Path(tmp_path / "all"), Path(tmp_path / "by"), "language", runner, lambda *_: None)
+    assert found == {"de-DE": 4, "en-US": 4, "ja-JP": 4}
+    for locale in found:
+        folder = Path(tmp_path / "by" / locale)
+        assert [p.name for p in parts_of(folder)] == [p.name for p in parts_of(Path(tmp_path / "all"))]
+        assert {json.loads(row["meta"])["language"] for row in rows_of(folder)} == {locale}
+    together = [row for locale in found for row in rows_of(Path(tmp_path / "by" / locale))]
+    assert sorted(map(str, together)) == sorted(map(str, rows_of(Path(tmp_path / "all"))))
+
+
+def test_fan_out_by_something_that_cannot_name_a_folder_is_refused(source, tmp_path):
+    extracted(source({"a.jsonl": (lines(), DOCUMENT)}), Path(tmp_path / "all"))
+    with open_runner(1) as runner, pytest.raises(InputError, match=r"path='a.jsonl:.*can't name a folder"):
+        fan_out(Path(tmp_path / "all"), Path(tmp_path / "by"), "path", runner, lambda *_: None)
+
+
+def test_same_bytes_for_any_number_of_workers_and_ranges(source, tmp_path, monkeypatch):
+    raw = source({"a.parquet": (parquet(), DOCUMENT), "b.jsonl": (lines(), DOCUMENT)})
+    made = {}
+    for name, workers, split in (("one", 1, 1 << 30), ("two", 2, 200)):
+        monkeypatch.setattr(reading, "SPLIT_BYTES", split)
+        extracted(raw, Path(tmp_path / name), workers)
+        found = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
+        made[name] = {
+            path.name: [row["text"] for row in pq.read_table(path).to_pylist()]
+            if path.suffix == ".parquet"
+            else 0
+            for path in found
+        }
+    assert made["one"] == made["two"]
