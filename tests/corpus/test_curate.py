@@ -9,7 +9,7 @@ from sample_archives import prose
 
 from lmlab.core.errors import InputError
 from lmlab.corpus import Documents, Holdout, curate
-from lmlab.corpus.normalize import normalize
+from lmlab.corpus.normalizing import normalize
 from lmlab.corpus.schema import document_id
 from lmlab.dataflow import read_parquet, write_parquet
 
@@ -129,26 +129,6 @@ def test_one_character_and_unusual_documents_pass(documents, out, enough, rows_o
     curate.body(out(), documents(rows), holdout=SMALL, workers=1)
     found = folders(out().path, rows_of)
     assert {row["text"] for name in ("train", "holdout") for row in found[name]} >= set(odd)
-
-
-def test_languages_are_joined_to_documents_by_a_merge(documents, out, enough, rows_of):
-    german = (
-        "Jeder Mensch wird frei und gleich an Würde und Rechten geboren, begabt mit Vernunft und Gewissen."
-    )
-    curate.body(out(), documents([*enough, ("prose", "german", german)]), holdout=SMALL, workers=1)
-    kept = {row["id"] for name in ("train", "holdout") for row in rows_of(out().path / name)}
-    labels = rows_of(out().path / "attributes" / "language")
-    assert {row["id"] for row in labels} >= kept
-    assert {row["value"] for row in labels if row["id"] == document_id(german)} == {"de"}
-    names = [[p.name for p in (out().path / f).list()] for f in ("train", "holdout", "attributes/language")]
-    assert names[0] == names[1] == names[2]
-    for part in names[0]:
-        labels, trained = (
-            read_parquet(out().path / folder / part).column("id").to_pylist()
-            for folder in ("attributes/language", "train")
-        )
-        assert labels == sorted(labels)
-        assert [value for value in labels if value in set(trained)] == trained
 
 
 @pytest.mark.parametrize("rows", [[], [("prose", "blank", "  \n")]])

@@ -7,7 +7,7 @@ from sample_archives import prose
 
 from lmlab.core.errors import ConfigError
 from lmlab.corpus import Decontamination
-from lmlab.corpus.decontaminate import mark_contaminated
+from lmlab.corpus.contamination import mark_contaminated
 from lmlab.corpus.schema import document_id
 from lmlab.dataflow import read_parquet
 from lmlab.dataflow.runner import open_runner

@@ -162,7 +162,7 @@ class Keep:
 
 @dataclass(frozen=True)
 class RemoveSpans:
-    """Cuts the spans of `column` (start and end in UTF-8 bytes, in order) out of the texts."""
+    """Cuts spans out of the texts: start, end (in UTF-8 bytes), and maybe a `replacement`."""
 
     stage: str
     """Names the rule in stages.json and in rejected/."""

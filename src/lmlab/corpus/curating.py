@@ -10,20 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from lmlab.artifacts import Artifact
 from lmlab.core.units import format_seconds
-from lmlab.corpus.attributes import Say, annotate
+from lmlab.corpus.attributes import Say
 from lmlab.corpus.config import Decontamination, Drop, Fuzzy, Holdout, Keep, Normalization
-from lmlab.corpus.decontaminate import mark_contaminated
+from lmlab.corpus.contamination import mark_contaminated
 from lmlab.corpus.fuzzy import mark_near_duplicates, sign
 from lmlab.corpus.heldout import HELD_OUT, Split, mark_held_out
-from lmlab.corpus.language import HEAD_CHARACTERS, detect
-from lmlab.corpus.normalize import normalize_all
-from lmlab.corpus.schema import LANGUAGE, PART_BYTES, Row, earlier_stages, write_stages
-from lmlab.corpus.select import select_all
+from lmlab.corpus.normalizing import normalize_all
+from lmlab.corpus.schema import PART_BYTES, Row, earlier_stages, write_stages
+from lmlab.corpus.selecting import select_all
 from lmlab.dataflow.runner import Runner
 from lmlab.storage import Path
 
@@ -47,7 +44,6 @@ def curate_all(documents: Path, out: Path, recipe: Recipe, runner: Runner, say: 
     started_s = time.process_time()
     whole, trainable = work / "normalized", work / "trainable"
     stages = normalize_all([documents], whole, rejected, Normalization(recipe.part_bytes), runner, say)
-    annotate(whole, out / "attributes" / "language", languages, LANGUAGE, runner, name="language", say=say)
     sign(whole, work / "bands", recipe.fuzzy, runner, say)
     mark_near_duplicates({"": whole}, {"": work / "bands"}, work / "near", recipe.fuzzy, runner)
     near = Drop("fuzzy", Artifact.at(work / "near"))
@@ -68,14 +64,6 @@ def curate_all(documents: Path, out: Path, recipe: Recipe, runner: Runner, say: 
     said = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in cpu_s.items())
     say(f"{stages[0].bytes_in / 1e6 / sum(cpu_s.values()):.1f} MB of text per CPU-second ({said})", 1, 1)
     return domains
-
-
-def languages(table: pa.Table, _settings: None) -> pa.Table:
-    """The language of every document."""
-    ends = pc.SliceOptions(0, 2 * HEAD_CHARACTERS)
-    heads = pc.call_function("utf8_slice_codeunits", [table.column("text")], ends).to_pylist()
-    value, score = zip(*map(detect, heads), strict=True) if heads else ((), ())
-    return pa.table([table.column("id"), list(value), pa.array(score, pa.float32())], schema=LANGUAGE)
 
 
 def _domains(split: Split, repeats: np.ndarray) -> list[Row]:

@@ -13,7 +13,7 @@ from lmlab.core.units import format_bytes
 from lmlab.corpus.attributes import Parts, mark
 from lmlab.corpus.config import Holdout, Rule
 from lmlab.corpus.schema import DOCUMENTS, text_sizes
-from lmlab.corpus.select import judged
+from lmlab.corpus.selecting import judged
 from lmlab.dataflow.files import read_parquet
 from lmlab.dataflow.runner import Runner
 from lmlab.storage import Path

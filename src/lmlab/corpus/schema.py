@@ -22,13 +22,6 @@ DOCUMENTS = pa.schema(
     ]
 )
 REJECTED = DOCUMENTS.append(pa.field("reason", pa.string(), nullable=False))
-LANGUAGE = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("value", pa.string(), nullable=False),
-        pa.field("score", pa.float32(), nullable=False),
-    ]
-)
 Row = dict[str, Any]
 PART_BYTES = 16 << 20
 """Text aimed at in one part: small enough that two workers share even a quick-start corpus evenly."""

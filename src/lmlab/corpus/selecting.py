@@ -7,15 +7,17 @@ unless the rule says otherwise. Where spans are cut from texts, the documents ge
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from lmlab.core.errors import InputError
-from lmlab.corpus.attributes import Say, read_attribute
+from lmlab.corpus.attributes import Parts, Say, read_attribute
 from lmlab.corpus.config import Normalization, RemoveSpans, Rule
-from lmlab.corpus.normalize import normalize_all
+from lmlab.corpus.normalizing import normalize_all
 from lmlab.corpus.schema import DOCUMENTS, REJECTED, Stage, kind_of, merged, parts_of, text_sizes
 from lmlab.dataflow.files import read_parquet, write_parquet
 from lmlab.dataflow.runner import Runner
@@ -48,6 +50,42 @@ def select_all(
         stages += normalize_all([target], out, rejected or out / ".work" / "rejected", settings, runner, say)
         (out / ".work").remove_tree()
     return stages
+
+
+@dataclass(frozen=True)
+class ReplayTask:
+    """One part, and how often each of its rows is written."""
+
+    part: Path
+    out: Path
+    times: np.ndarray
+
+
+def replay_all(documents: Path, out: Path, share: float, runner: Runner) -> Stage:
+    """Write the first ceil((1 - share) * N) of N documents, again and again until they are N."""
+    parts = Parts({"": documents})
+    total = int(parts.starts[-1])
+    kept = total - int(Fraction(str(share)) * total)  # as a fraction: 0.29 * 100 is 28.999… as a float
+    times = np.zeros(total, int)
+    times[:kept] = total // max(1, kept)
+    times[: total % max(1, kept)] += 1
+    spans = pairwise(parts.starts.tolist())
+    tasks = [
+        ReplayTask(part, out / part.name, times[first:last])
+        for part, (first, last) in zip(parts.paths, spans, strict=True)
+    ]
+    (stage,) = merged(runner.run(replay_part, tasks, name="replay"))
+    return stage
+
+
+def replay_part(task: ReplayTask) -> list[Stage]:
+    """Write one part with its rows as often as they are due."""
+    table = read_parquet(task.part, DOCUMENTS.names)
+    again = table.take(pa.array(np.repeat(np.arange(table.num_rows), task.times))).combine_chunks()
+    write_parquet(task.out, again)
+    stage = Stage("replay").take(text_sizes(table))
+    stage.documents_out, stage.bytes_out = again.num_rows, int(text_sizes(again).sum())
+    return [stage]
 
 
 def select_part(task: SelectTask) -> list[Stage]:
@@ -94,19 +132,21 @@ def _without_spans(table: pa.Table, spans: Iterable[Any]) -> tuple[pa.Table, lis
     for value, cuts in zip(table.column("text"), spans, strict=True):
         text = value.as_py()
         if cuts:
-            text = _cut(text, [(cut["start"], cut["end"]) for cut in cuts])
+            text = _cut(text, [(cut["start"], cut["end"], cut.get("replacement", "")) for cut in cuts])
         texts.append(text)
         reasons.append("nothing left: all of it was cut" if cuts and not text.strip() else None)
     place = table.schema.get_field_index("text")
     return table.set_column(place, DOCUMENTS.field("text"), pa.array(texts, pa.large_string())), reasons
 
 
-def _cut(text: str, spans: Sequence[tuple[int, int]]) -> str:
+def _cut(text: str, spans: Sequence[tuple[int, int, str]]) -> str:
     data = text.encode()
-    edges = [0, *(edge for span in spans for edge in span), len(data)]
+    edges = [0, *(edge for span in spans for edge in span[:2]), len(data)]
     if edges != sorted(edges):
         raise InputError(
             f"The spans {spans} do not lie in order in a text of {len(data)} bytes: they were made of "
             "another text. Make them again of these documents."
         )
-    return b"".join(data[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True)).decode()
+    kept = [data[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True)]
+    put = [*(replacement.encode() for _, _, replacement in spans), b""]
+    return b"".join(piece for pair in zip(kept, put, strict=True) for piece in pair).decode()

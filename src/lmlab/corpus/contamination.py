@@ -5,6 +5,7 @@ records of an eval (its instructions), says nothing about one record and is igno
 eval and the record. An eval is a folder of documents, or of JSON lines whose texts are compared one by one.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,11 +17,13 @@ from lmlab.corpus.attributes import Parts, Say, mark
 from lmlab.corpus.characters import Runs, word_runs
 from lmlab.corpus.config import Decontamination
 from lmlab.corpus.schema import load_text, parts_of
-from lmlab.dataflow.files import JSONL, read_jsonl, write_parquet
+from lmlab.dataflow.files import JSONL, read_jsonl, read_parquet, write_jsonl, write_parquet
 from lmlab.dataflow.runner import Runner
 from lmlab.storage import Path
 
 _FILTER_BITS = 22
+SAMPLES, SHOWN = 100, 1_000
+"""Flagged documents that are shown, and characters of the paragraph that was found."""
 FLAGS = pa.schema(
     [("eval", pa.string()), ("record", pa.string()), ("overlap", pa.float32()), ("paragraph", pa.int32()),
      ("reason", pa.string())]
@@ -92,7 +95,22 @@ def mark_contaminated(
     rows = [found.row + int(start) for own, start in zip(flags, parts.starts, strict=False) for found in own]
     marks = _marks([found for own in flags for found in own], records)
     mark(parts, out, np.array(rows, int), marks, runner)
-    return marks.add_column(0, "row", pa.array(rows, pa.int64()))
+    marks = marks.add_column(0, "row", pa.array(rows, pa.int64()))
+    write_jsonl(out / "flagged.jsonl", _samples(parts, marks.slice(0, SAMPLES)))
+    return marks
+
+
+def _samples(parts: Parts, marks: pa.Table) -> Iterator[dict[str, Any]]:
+    """Flagged documents and what was found. Ids are random, so the first are a fair sample."""
+    local = parts.split(marks.column("row").to_numpy())
+    rows = iter(marks.drop_columns("row").to_pylist())
+    for part, own in zip(parts.paths, local, strict=True):
+        table = read_parquet(part, ["id", "source_id", "text"]).take(pa.array(own)) if len(own) else None
+        for document in table.to_pylist() if table else ():
+            row = next(rows)
+            pieces = re.split(r"\s*\n\s*\n\s*", document.pop("text"))
+            found = [piece for piece in pieces if re.search(r"\w", piece)][row["paragraph"] - 1]
+            yield {**document, **row, "text": found[:SHOWN]}
 
 
 def _files(folder: Path) -> list[Path]:
