@@ -97,15 +97,17 @@ class _Job:
 
     def __init__(self, dataset: Dataset, running: Running, runner: Runner, stack: ExitStack) -> None:
         self.running, self.runner = running, runner
-        self.identity = _identity((dataset, running.on_error), runner)
         self.outputs = _outputs(dataset)
+        plan = replace(dataset, sink=replace(dataset.sink, pattern=""))
+        self.identity = _identity((plan, self.outputs, running.on_error), runner)
         self.done: list[Done] = []
         self.skipped = 0
         folder = self.outputs[0].parent if self.outputs else running.work
         if folder is None:
-            if running.on_error == "quarantine" or not isinstance(runner, Workers):
+            is_far = not isinstance(runner, Workers) and (dataset.before is not None or dataset.shared)
+            if is_far or running.on_error == "quarantine":
                 raise ConfigError(
-                    "Nothing is written, so there is no folder for what is in between. Give work=."
+                    "Nothing is written, so no folder is known that all workers reach. Give work=."
                 )
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         self.folder = folder
@@ -186,7 +188,7 @@ class _Job:
             Task(
                 ShardInfo(index, len(shards), _shard_name(shard, index)),
                 Branch(shard, dataset.reading, tuple(_at(op, index) for op in dataset.ops)),
-                dataset.sink,
+                replace(dataset.sink, pattern=""),
                 out,
                 self.folder / "quarantine" / f"{place}-{index:05d}.jsonl"
                 if self.running.on_error == "quarantine"
@@ -225,7 +227,7 @@ def _outputs(dataset: Dataset) -> list[Path]:
             )
         except (KeyError, IndexError, ValueError) as error:
             raise ConfigError(
-                f"{pattern}: {error} is not known here. Use {{shard}}, {{total}}; after files {{basename}} too."
+                f"{pattern}: {error} is not known. Use {{shard}} and {{total}}; after files {{basename}} too."
             ) from error
     twice = [path for path, times in Counter(outputs).items() if times > 1]
     if twice:
@@ -285,7 +287,10 @@ def _rewritten(done: Done, schema: pa.Schema) -> Done:
 def _identity(plan: object, runner: Runner) -> str:
     """Names a plan by its inputs, operations and the code of their functions."""
     file = io.BytesIO()
-    _Namer(file, runner.count == 1 and isinstance(runner, Workers)).dump(plan)
+    try:
+        _Namer(file, runner.count == 1 and isinstance(runner, Workers)).dump(plan)
+    except (TypeError, pickle.PicklingError) as error:
+        raise ConfigError(f"The data set can't be sent to a worker ({error}). Give plain values.") from error
     return xxhash.xxh3_64_hexdigest(file.getvalue())
 
 

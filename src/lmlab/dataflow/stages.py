@@ -22,7 +22,7 @@ from lmlab.core.errors import InputError, LmlabError
 from lmlab.dataflow import joining
 from lmlab.dataflow.counters import Tally, count, counted
 from lmlab.dataflow.failures import RecordFailed
-from lmlab.dataflow.files import ROW_GROUP_BYTES, json_line, parquet_sink, to_table, write_lines
+from lmlab.dataflow.files import json_line, parquet_sink, to_table, write_lines
 from lmlab.dataflow.sharing import offer
 from lmlab.dataflow.shuffle import Run, Shuffle, decode, merge, ordered_record, reduced, scatter_records
 from lmlab.dataflow.sources import (
@@ -37,6 +37,8 @@ from lmlab.dataflow.sources import (
 from lmlab.storage import Path
 
 Stream = Iterator[Any]
+TABLE_BYTES = 4 << 20
+"""What is held as records before it becomes a table."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +238,7 @@ def _as_rows(stream: Stream, batched: bool) -> Stream:
 
 
 def _as_batches(stream: Stream, batched: bool, schema: pa.Schema | None, trace: _Trace) -> Stream:
-    """Tables of about 16 MiB."""
+    """Tables of some megabytes."""
     if batched:
         yield from (
             pa.Table.from_batches([each]) if isinstance(each, pa.RecordBatch) else each for each in stream
@@ -246,9 +248,10 @@ def _as_batches(stream: Stream, batched: bool, schema: pa.Schema | None, trace: 
     for row in stream:
         rows.append(row)
         size += _weight(row)
-        if size >= ROW_GROUP_BYTES:
-            yield to_table(rows, schema, place)
+        if size >= TABLE_BYTES:
+            table = to_table(rows, schema, place)
             rows, size = [], 0
+            yield table
     if rows:
         yield to_table(rows, schema, place)
 
