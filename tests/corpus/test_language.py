@@ -1,8 +1,12 @@
 """Language id on the Universal Declaration of Human Rights, first article, 19 languages and scripts."""
 
+import pyarrow as pa
 import pytest
+from sample_archives import prose
 
-from lmlab.corpus.language import detect
+from lmlab.corpus import languages
+from lmlab.corpus.language import UNSURE, detect, languages as told
+from lmlab.dataflow import read_parquet
 
 ARTICLES = {
     "en": "All human beings are born free and equal in dignity and rights. They are endowed with reason.",
@@ -41,3 +45,35 @@ def test_text_without_letters_has_no_language(text):
 
 def test_line_ends_and_null_bytes_do_no_harm():
     assert detect("All human\nbeings are\r\nborn\0 free and equal in dignity and rights.")[0] == "en"
+
+
+def rows(*texts):
+    table = pa.table({"id": [str(i) for i in range(len(texts))], "text": pa.array(texts, pa.large_string())})
+    return told(table, UNSURE).to_pylist()
+
+
+def test_a_long_text_has_the_language_of_most_of_its_pieces():
+    german, french = ((ARTICLES[language] + "\n\n") * 40 for language in ("de", "fr"))
+    (row,) = rows(french[:1500] + german[:6000])
+    assert row["value"] == "de"
+    assert 0.6 <= row["share"] < 1
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ok", "12 34 56 " * 50, "{}[]();=" * 80, "<svg><path d='M1 2z'/></svg>" * 9]
+)
+def test_short_texts_numbers_and_code_have_no_language(text):
+    assert rows(text)[0]["value"] == "und"
+
+
+def test_every_document_has_its_language_beside_it(documents, out):
+    texts = [("a", language, ARTICLES[language]) for language in ("en", "de", "ja")]
+    given = documents(texts, parts=2)
+    made = out("languages")
+    assert languages.body(made, given, workers=1).columns == ("value", "score", "share")
+    parts = [read_parquet(made.path / f"part-0000{i}-of-00002.parquet").to_pylist() for i in range(2)]
+    assert sorted(row["value"] for part in parts for row in part) == ["de", "en", "ja"]
+
+
+def test_made_up_words_are_in_no_language():
+    assert rows(prose(1, 300))[0]["value"] == "und"

@@ -5,10 +5,25 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from lmlab.core.errors import HostError
 
 HEAD_CHARACTERS = 1_000
 """Looked at from the start of a text; more changes no answer on the UDHR pages and costs in proportion."""
+LANGUAGES = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("value", pa.string(), nullable=False),
+        pa.field("score", pa.float32(), nullable=False),
+        pa.field("share", pa.float32(), nullable=False),
+    ]
+)
+"""Tag ("und": can't be told), mean probability, and the share of the pieces that are in that language."""
+UNSURE = 0.6
+"""Below this probability a text has no language: SVG, tables, code without prose."""
+FEWEST_LETTERS = 20
+_VOTES, _VOTE_CHARACTERS = 8, 400
 _LABEL = "__label__"
 
 
@@ -23,6 +38,33 @@ def detect(text: str) -> tuple[str, float]:
         return "und", 0.0
     labels, probabilities = _model().predict(head)
     return labels[0].removeprefix(_LABEL), min(float(probabilities[0]), 1.0)
+
+
+def languages(table: pa.Table, unsure: float) -> pa.Table:
+    """The annotation: one vote of a short text, eight of pieces all over a long one."""
+    rows = [_vote(text, unsure) for text in table.column("text").to_pylist()]
+    columns = zip(*rows, strict=True) if rows else ([], [], [])
+    return pa.table([table.column("id"), *map(list, columns)], schema=LANGUAGES)
+
+
+def _vote(text: str, unsure: float) -> tuple[str, float, float]:
+    step = max(len(text) // _VOTES, _VOTE_CHARACTERS)
+    pieces = (
+        [text] if len(text) <= HEAD_CHARACTERS else [text[i : i + step] for i in range(0, len(text), step)]
+    )
+    weights: dict[str, list[float]] = {}
+    for piece in pieces:
+        # A piece begins at a paragraph if one begins in its first half.
+        start = piece.find("\n\n", 0, len(piece) // 2) + 1
+        looked_at = piece[start : start + max(HEAD_CHARACTERS // len(pieces), _VOTE_CHARACTERS)]
+        if sum(map(str.isalpha, looked_at)) >= FEWEST_LETTERS:
+            value, score = detect(looked_at)
+            weights.setdefault(value, []).append(score)
+    if not weights:
+        return "und", 0.0, 0.0
+    value, scores = max(weights.items(), key=lambda item: (sum(item[1]), item[0]))
+    score = sum(scores) / len(scores)
+    return (value if score >= unsure else "und"), score, len(scores) / sum(map(len, weights.values()))
 
 
 @cache

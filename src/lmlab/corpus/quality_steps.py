@@ -1,0 +1,223 @@
+"""Steps that say something of documents: language, quality, embedding, topic, bucket, register, private data.
+
+Each writes an attribute beside the documents and drops none: `select` does, by rules over these columns.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from lmlab.artifacts import Artifact, Out, RunOnly, step
+from lmlab.corpus.steps import Attributes
+from lmlab.corpus.traits.config import GOPHER, KINDS, Limit, NGrams
+
+NGRAMS = NGrams()
+
+
+@dataclass(frozen=True)
+class QualityModel(Artifact):
+    """weights.safetensors, model.json with the report, labels.parquet."""
+
+    auc: float
+    """On the dev side, whose documents and near duplicates were not trained on."""
+    calibration_error: float
+    """Mean difference between promised and true share of good documents (ECE), on the dev side."""
+    labels: int
+    """Labelled documents."""
+
+
+@dataclass(frozen=True)
+class Embeddings(Attributes):
+    """Vectors of length one, and the projection they were made with."""
+
+    dims: int
+    """Length of a vector."""
+
+
+@dataclass(frozen=True)
+class Topics(Attributes):
+    """Topic of each document, the codebook, and topics.json: words, sizes and domains of each topic."""
+
+    topics: int
+    """How many."""
+    purity: float
+    """Share of documents whose domain is the most frequent one of their topic."""
+
+
+@dataclass(frozen=True)
+class Buckets(Attributes):
+    """Topic and quantile of quality of each document, and buckets.json: what is in every bucket."""
+
+
+@step
+def languages(out: Out, documents: Artifact, unsure: float = 0.6, workers: RunOnly[int] = 2) -> Attributes:
+    """Which language each document is in; "und" where the mean probability is below `unsure`."""
+    from lmlab.corpus.language import LANGUAGES, languages as told
+
+    return _annotate(out, documents, told, LANGUAGES, workers, unsure)
+
+
+@step
+def train_quality(
+    out: Out, labelled: str, good: tuple[str, ...], documents: Artifact | None = None, ngrams: NGrams = NGRAMS
+) -> QualityModel:
+    """Learn to tell documents labelled as one of `good` from the others.
+
+    `labelled` is a .jsonl(.zst) file of {"text", "label"}, or of {"id", "label"} about `documents`. 70 % of
+    it is trained on, 15 % calibrates, 15 % measures. Raises InputError for too few labels.
+    """
+    from lmlab.corpus.traits.classify import read_labelled, train
+    from lmlab.storage import Path
+
+    labels = read_labelled(Path(labelled), documents.path if documents else None)
+    report = train(labels, good, ngrams, out.path)
+    return QualityModel(
+        auc=report["auc"]["value"], calibration_error=report["calibration"]["ece"], labels=labels.num_rows
+    )
+
+
+@step
+def quality(
+    out: Out,
+    documents: Artifact,
+    model: Artifact | str,
+    good: tuple[str, ...] = ("__label__hq",),
+    workers: RunOnly[int] = 2,
+) -> Attributes:
+    """The probability that each document is good, by a trained model or a fastText file (.bin, .ftz).
+
+    `good` names the labels of the fastText model that mean a good document; a trained model knows its own.
+    """
+    from lmlab.corpus.traits.classify import SCORES, score
+    from lmlab.storage import Path
+
+    place = Path(model) if isinstance(model, str) else model.path
+    return _annotate(out, documents, score, SCORES, workers, (place, good))
+
+
+@step
+def embed(
+    out: Out,
+    documents: Artifact,
+    dims: int = 128,
+    sample: int = 10_000,
+    seed: int = 0,
+    fitted: Embeddings | None = None,
+    workers: RunOnly[int] = 2,
+) -> Embeddings:
+    """Embed each document by the words in it; with the projection of `fitted`, if given, in its space."""
+    from lmlab.corpus.traits.embed import PROJECTION, embed as embedded, embeddings, fit, load
+    from lmlab.dataflow.runner import open_runner
+
+    if fitted is None:
+        with open_runner(workers) as runner:
+            runner.run(partial(fit, out.path, dims, sample, seed), [documents.path], name="fit")
+    else:
+        (fitted.path / PROJECTION).copy_to(out.path / PROJECTION)
+    dims = load(out.path).shape[1]
+    made = _annotate(out, documents, embedded, embeddings(dims), workers, out.path)
+    return Embeddings(documents=made.documents, columns=made.columns, dims=dims)
+
+
+@step
+def topics(
+    out: Out,
+    documents: Artifact,
+    embeddings: Embeddings,
+    count: int = 64,
+    sample: int = 50_000,
+    seed: int = 0,
+    codebook: Topics | None = None,
+    workers: RunOnly[int] = 2,
+) -> Topics:
+    """The topic of each document: the nearest of `count` centroids, or of those of an earlier `codebook`."""
+    from lmlab.corpus.schema import parts_of
+    from lmlab.corpus.traits.topics import CODEBOOK, TOPICS, assign_topics, described, write_codebook
+    from lmlab.dataflow.runner import open_runner
+    from lmlab.storage import write_json
+
+    parts = parts_of(documents.path)
+    with open_runner(workers) as runner:
+        if codebook is None:
+            cluster = partial(write_codebook, embeddings.path, out.path, count, sample, seed)
+            runner.run(cluster, [[part.name for part in parts]], name="cluster")
+        else:
+            (codebook.path / CODEBOOK).copy_to(out.path / CODEBOOK)
+            count = codebook.topics
+        assign = partial(assign_topics, embeddings.path, out.path)
+        found = described(runner.run(assign, parts, name="topics"), count)
+    total = sum(row["documents"] for row in found)
+    write_json(out.path / "topics.json", {"topics": found})
+    purest = sum(max(row["domains"].values(), default=0) for row in found)
+    return Topics(
+        documents=total, columns=tuple(TOPICS.names[1:]), topics=len(found), purity=purest / max(1, total)
+    )
+
+
+@step
+def buckets(
+    out: Out,
+    documents: Artifact,
+    topics: Topics,
+    scores: Attributes,
+    quantiles: int = 4,
+    boundaries: Buckets | None = None,
+    bytes_per_token: float = 4.2,
+    workers: RunOnly[int] = 2,
+) -> Buckets:
+    """Cut each topic into quantiles of quality, or at the boundaries of an earlier buckets artifact.
+
+    buckets.json says of every bucket: its boundaries, documents, bytes, estimated tokens and domains.
+    """
+    from lmlab.corpus.schema import parts_of
+    from lmlab.corpus.traits.topics import BUCKETS, assign_buckets, edges_of, sample_scores, tabulated
+    from lmlab.dataflow.runner import open_runner
+    from lmlab.storage import read_json, write_json
+
+    about = read_json(topics.path / "topics.json")["topics"]
+    parts = parts_of(documents.path)
+    with open_runner(workers) as runner:
+        if boundaries is None:
+            samples = runner.run(partial(sample_scores, topics.path, scores.path), parts, name="boundaries")
+            edges = edges_of(samples, len(about), quantiles)
+        else:
+            edges = read_json(boundaries.path / "buckets.json")["edges"]
+        assign = partial(assign_buckets, topics.path, scores.path, out.path, edges)
+        counted = runner.run(assign, parts, name="buckets")
+    table = tabulated(about, edges, counted, bytes_per_token)
+    write_json(out.path / "buckets.json", {"edges": edges, "topics": table})
+    return Buckets(documents=sum(row["documents"] for row in table), columns=tuple(BUCKETS.names[1:]))
+
+
+@step
+def registers(
+    out: Out, documents: Artifact, limits: tuple[Limit, ...] = GOPHER, workers: RunOnly[int] = 2
+) -> Attributes:
+    """What kind of text each document is, its Gopher and C4 statistics, and the first limit it breaks."""
+    from lmlab.corpus.traits.registers import REGISTERS, describe
+
+    return _annotate(out, documents, describe, REGISTERS, workers, limits)
+
+
+@step
+def redact(
+    out: Out, documents: Artifact, kinds: tuple[str, ...] = KINDS, workers: RunOnly[int] = 2
+) -> Attributes:
+    """Where personal data and secrets stand, each with a pseudonym to put there; RemoveSpans puts it."""
+    from lmlab.corpus.traits.redact import SPANS, find_spans
+
+    return _annotate(out, documents, find_spans, SPANS, workers, kinds)
+
+
+def _annotate(
+    out: Out, documents: Artifact, function: Any, schema: Any, workers: int, settings: Any
+) -> Attributes:
+    from lmlab.corpus.attributes import annotate
+    from lmlab.dataflow.runner import open_runner
+
+    with open_runner(workers) as runner:
+        count = annotate(
+            documents.path, out.path, function, schema, runner,
+            name=function.__name__, say=out.status, settings=settings,
+        )  # fmt: skip
+    return Attributes(documents=count, columns=tuple(schema.names[1:]))

@@ -1,0 +1,1 @@
+"""What is told of a document: quality, embedding, topic, register, personal data. Steps: `quality_steps`."""
