@@ -102,14 +102,15 @@ class Files:
 AnySource = Source | Files
 
 
-def check_name(name: str, where: str) -> None:
-    """ConfigError for a name that would lie outside of its folder, or hidden in it."""
+def check_name(name: str, where: str) -> str:
+    """The name; ConfigError for one that would lie outside of its folder, or hidden in it."""
     if (
         not name
         or name.startswith(("/", "\\", "."))
         or re.search(r"(^|[/\\])\.\.?([/\\]|$)|[\x00-\x1f]", name)
     ):
         raise ConfigError(f"{where} has the file name {name!r}, which leads elsewhere. Don't use it.")
+    return name
 
 
 def quickstart_sources(source: str) -> tuple[Source, ...]:
