@@ -1,6 +1,7 @@
 """Small files of every format, and what they become, in a form that a person can review."""
 
 import json
+import re
 from pathlib import Path as LocalPath
 
 from lmlab.corpus import Slice
@@ -8,7 +9,6 @@ from lmlab.corpus.reading import read, render
 from lmlab.storage import Path
 
 GOLDENS = LocalPath(__file__).parent / "goldens"
-RENDERER_OF = {"mdoc": "man"}
 
 
 def inputs() -> list[LocalPath]:
@@ -17,9 +17,8 @@ def inputs() -> list[LocalPath]:
 
 
 def renderer_of(path: LocalPath) -> str:
-    """Which renderer a file is for."""
-    stem = path.name.partition(".")[0]
-    return RENDERER_OF.get(stem, stem)
+    """Which renderer a file is for: what stands before the first dot or dash of its name."""
+    return re.split("[.-]", path.name)[0]
 
 
 def golden(path: LocalPath) -> str:
@@ -27,6 +26,8 @@ def golden(path: LocalPath) -> str:
     shown = []
     for record in read(Path(path), (Slice("domain", ("*",), renderer_of(path)),)):
         for document in render(record):
-            about = json.dumps([record.name, document.part, document.language, dict(document.meta)])
+            about = json.dumps(
+                [record.name, document.part, document.language, dict(document.meta)], sort_keys=True
+            )
             shown.append(f"##### {about} {document.reason}".rstrip() + f"\n{document.text}")
     return "\n".join(shown)

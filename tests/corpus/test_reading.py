@@ -183,9 +183,9 @@ def test_lone_surrogate_is_a_poison_record_not_a_crash(source, tmp_path, rows_of
 
 
 def test_rejected_conversations_are_counted_by_reason(source, tmp_path):
-    data = (GOLDENS / "messages.jsonl").read_bytes()
+    data = (GOLDENS / "chat-messages.jsonl").read_bytes()
     stage, _ = extracted(
-        source({"c.jsonl": (data, (Slice("chat", ("*",), "messages"),))}), Path(tmp_path / "out")
+        source({"c.jsonl": (data, (Slice("chat", ("*",), "chat"),))}), Path(tmp_path / "out")
     )
     assert stage.documents_out == 2
     assert stage.dropped == {

@@ -91,7 +91,7 @@ def test_error_names_the_field_and_what_it_is():
 
 def test_field_of_ten_megabytes_goes_through_whole():
     long = "word " * 2_000_000
-    (found,) = documents("messages", {"messages": [
+    (found,) = documents("chat", {"messages": [
         {"role": "user", "content": long}, {"role": "assistant", "content": "ok"}]})  # fmt: skip
     assert len(found.text) == len(long) + len("<user>\n</user>\n\n<assistant>\nok\n</assistant>\n")
 
@@ -111,8 +111,8 @@ def test_conversation_is_read_alike_from_openai_and_sharegpt_rows():
         {"from": "tool", "value": "2"},
         {"from": "gpt", "value": "2"},
     ]
-    ours = documents("messages", {"messages": openai})
-    assert ours[0].text == documents("sharegpt", {"conversations": sharegpt})[0].text
+    ours = documents("chat", {"messages": openai})
+    assert ours[0].text == documents("chat", {"conversations": sharegpt})[0].text
     assert not ours[0].reason
 
 
@@ -127,7 +127,7 @@ def test_same_call_after_news_from_its_tool_is_no_stalled_call():
             },
             {"role": "tool", "content": state if state == "done" else f"{state} {len(said)}"},
         ]
-    (found,) = documents("messages", {"messages": [*said, {"role": "assistant", "content": "It is done."}]})
+    (found,) = documents("chat", {"messages": [*said, {"role": "assistant", "content": "It is done."}]})
     assert found.reason == ""
 
 

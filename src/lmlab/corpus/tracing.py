@@ -21,14 +21,13 @@ from lmlab.corpus import tracee
 from lmlab.dataflow.counters import count
 from lmlab.storage import Path
 
-TIMEOUT_S = 60.0
 MOST_LINES = 2_000
 MAX_REPOSITORY_BYTES = 256 << 20
 Row = dict[str, object]
 
 
 def trace_tests(
-    repository: Path, tests: tuple[str, ...] = ("test_*.py", "*_test.py"), timeout_s: float = TIMEOUT_S
+    repository: Path, tests: tuple[str, ...] = ("test_*.py", "*_test.py"), timeout_s: float = 60.0
 ) -> Iterator[Row]:
     """A row for each test of the files of these names: its source, its outcome, and the lines it ran.
 
@@ -40,9 +39,7 @@ def trace_tests(
         files = sorted(_copied(repository, root))
         chosen = [name for name in files if any(fnmatch(name.rpartition("/")[2], wanted) for wanted in tests)]
         if not chosen:
-            raise InputError(
-                f"{repository} has no files named {' or '.join(tests)}, so no test can run. Name them."
-            )
+            raise InputError(f"{repository} has no files named {' or '.join(tests)}, so no test can run.")
         for name in chosen:
             yield from _traced(root, name, LocalPath(folder), timeout_s)
 
@@ -62,11 +59,10 @@ def _copied(repository: Path, root: LocalPath) -> Iterator[str]:
 
 
 def _traced(root: LocalPath, name: str, folder: LocalPath, timeout_s: float) -> Iterator[Row]:
-    rows = folder / "rows.jsonl"
-    rows.unlink(missing_ok=True)
+    rows, said, ending = folder / "rows.jsonl", folder / "stderr", ""
+    rows.write_bytes(b"")
     argv = [sys.executable, "-I", tracee.__file__, str(root), name, str(rows), str(MOST_LINES)]
-    env = {"HOME": str(folder), "TMPDIR": str(folder), "PYTHONHASHSEED": "0", "PATH": "/usr/bin:/bin"}
-    said, ending = folder / "stderr", ""
+    env = {"HOME": str(folder), "TMPDIR": str(folder), "PATH": "/usr/bin:/bin"}
     with said.open("wb") as stderr:
         child = start(guarded(argv), stdout=subprocess.DEVNULL, stderr=stderr, env=env)
     try:
@@ -76,7 +72,8 @@ def _traced(root: LocalPath, name: str, folder: LocalPath, timeout_s: float) -> 
         ending = f"still running after {timeout_s:g} s"
     finally:
         kill_group(child, grace_s=0)
-    lines = [orjson.loads(line) for line in rows.read_bytes().splitlines()] if rows.exists() else []
+    complete = rows.read_bytes().rpartition(b"\n")[0]
+    lines = [orjson.loads(line) for line in complete.splitlines()]
     if not lines and ending:
         count("untraced_files")
         last = said.read_text(errors="replace").strip().rpartition("\n")[2]

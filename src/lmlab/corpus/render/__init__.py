@@ -4,58 +4,39 @@ There are three kinds, by what they take: the name and bytes of one member, one 
 """
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from lmlab.corpus.render import agents, changes, chat, documents, files, logs, mail, manuals, notation, tables
+from lmlab.corpus.render import chat, documents, files, logs, mail, manuals, notation, software, tables
 from lmlab.corpus.render.rendered import Documents as Documents, Rendered as Rendered, Row as Row
 
 Member = Callable[[str, bytes], Documents]
 OfRow = Callable[[Row], Documents]
 OfRows = Callable[[Sequence[Row]], Documents]
+Renderer = TypeVar("Renderer", Member, OfRow)
 
-MEMBERS: dict[str, Member] = {
-    "coq_gym": notation.coq_gym,
-    "dictionary": manuals.dictionary,
-    "gettext": files.gettext,
-    "ghalogs": logs.ghalogs,
-    "html": files.html,
-    "icons": files.icons,
-    "json": files.json,
-    "log": logs.log,
-    "mail": mail.mail,
-    "man": manuals.man,
-    "notebook": files.notebook,
-    "package_metadata": tables.metadata_file,
-    "smt_lib": notation.smt_lib,
-    "swe_agent": agents.swe_agent,
-    "table": tables.table,
-    "text": files.text,
-}
-ROWS: dict[str, OfRow] = {
-    "captions": documents.captions,
-    "code_task": documents.code_task,
-    "davinci_env": agents.davinci_env,
-    "document": documents.document,
-    "eai_taxonomy": documents.eai_taxonomy,
-    "execution_trace": agents.execution_trace,
-    "fasta": notation.fasta,
-    "filing": documents.filing,
-    "gh_archive": changes.gh_archive,
-    "hplt": documents.hplt,
-    "instruction": documents.instruction,
-    "massive": chat.massive,
-    "messages": chat.messages,
-    "npm_package": tables.npm_package,
-    "pgn": notation.pgn,
-    "pull_request": changes.pull_request,
-    "pypi_package": tables.pypi_package,
-    "review": changes.review,
-    "sharegpt": chat.sharegpt,
-    "svg": documents.svg,
-    "swe_rebench": agents.swe_rebench,
-    "tau_bench": chat.tau_bench,
-    "uniprot": notation.uniprot,
-    "wdc_table": tables.wdc_table,
-}
+
+def _named(*renderers: Renderer) -> dict[str, Renderer]:
+    return {renderer.__name__: renderer for renderer in renderers}  # type: ignore[attr-defined]
+
+
+MEMBERS: dict[str, Member] = _named(
+    *(files.text, files.html, files.gettext, files.icons, files.json, files.notebook, mail.mail, logs.log),
+    *(logs.ghalogs, manuals.man, manuals.dictionary, notation.smt_lib, notation.coq_gym, software.swe_agent),
+    *(tables.table, tables.package_metadata),
+)
+ROWS: dict[str, OfRow] = _named(
+    *(
+        chat.chat,
+        chat.massive,
+        documents.document,
+        documents.eai_taxonomy,
+        documents.hplt,
+        documents.captions,
+    ),
+    *(documents.svg, documents.instruction, documents.code_task, documents.filing, notation.fasta),
+    *(notation.uniprot, notation.pgn, software.pull_request, software.review, software.gh_archive),
+    *(software.execution_trace, tables.wdc_table, tables.npm_package, tables.pypi_package),
+)
 GROUPS: dict[str, tuple[OfRows, str | int]] = {
     "book": (documents.book, "item_id"),
     "molecules": (notation.molecules, 100),

@@ -4,36 +4,35 @@ import re
 from collections.abc import Sequence
 
 from lmlab.core.config import Json
-from lmlab.corpus.render.mail import plain
-from lmlab.corpus.render.rendered import Documents, Rendered, Row, blocks, get, need, number, own_id, scalars
+from lmlab.corpus.html import extract_text
+from lmlab.corpus.render.rendered import Documents, Rendered, Row, blocks, get, need, own_id, scalars
 
 REGISTERS = ("LY", "SP", "ID", "NA", "HI", "IN", "OP", "IP", "MT")
-GOOD_PROSE = frozenset(["ob", "nb", "ne", "ra", "re", "rv", "sr", "it", "en", "av", "rs"])
+GOOD_PROSE = ("ob", "nb", "ne", "ra", "re", "rv", "sr", "it", "en", "av", "rs")
 MAX_TRANSLATED, MAX_SELLING, MIN_PROSE = 0.2, 0.1, 0.15
 TOC_CHARACTERS = 200
 _ITEM = re.compile(
     r"^[ \t]*(?:PART\s+(I{1,3}|IV)|ITEM\s+(\d{1,2}(?:\.\d\d)?)([A-C]?))\b(?=.{0,100}$)",
     re.MULTILINE | re.IGNORECASE,
 )
-_QUESTIONS = ("instruction", "question", "Question", "problem", "prompt", "text")
-_ANSWERS = ("output", "answer", "Answer", "solution", "completion", "response", "canonical_solution", "code")
+_QUESTIONS = ("instruction", "question", "Question", "prompt", "problem", "text")
+_ANSWERS = ("output", "answer", "Answer", "completion", "response", "solution", "code")
 
 
 def document(row: Row) -> Documents:
     """dolma and Common Pile: `text`, and the license, address and source that row or metadata give."""
     inner = get(row, "metadata", {})
-    names = ("source", "license", "url", "created", "author", "extension")
-    language = inner.get("language") or row.get("language")
-    meta = {**scalars(row, *names), **scalars(inner, *names)}
-    yield Rendered(own_id(row), language if isinstance(language, str) else None, need(row, "text", str), meta)
+    names = ("source", "license", "url", "created", "author")
+    language = own_id({**row, **inner}, "language") or None
+    yield Rendered(own_id(row), language, need(row, "text", str), scalars({**row, **inner}, *names))
 
 
 def eai_taxonomy(row: Row) -> Documents:
     """Essential-Web: `text`, with the first label of each field of its taxonomy."""
-    labels: dict[str, Json] = {}
-    for field, value in get(row, "eai_taxonomy", {}).items():
-        primary = get(value or {}, "primary", {})
-        labels[field] = primary.get("code") or primary.get("label")
+    primary = {
+        field: get(value or {}, "primary", {}) for field, value in get(row, "eai_taxonomy", {}).items()
+    }
+    labels: dict[str, Json] = {field: one.get("code") or one.get("label") for field, one in primary.items()}
     yield Rendered(own_id(row), None, need(row, "text", str), {**scalars(row, "url"), "taxonomy": labels})
 
 
@@ -42,42 +41,30 @@ def hplt(row: Row) -> Documents:
 
     The limits are those of marin#4326, where they agreed with labels in 99 of 100 documents.
     """
-    scores = {k: float(v) for k, v in get(row, "web-register", {}).items() if isinstance(v, int | float)}
-    crawl, pii, quality = get(row, "crawl_id", ""), get(row, "pii", []), get(row, "doc_scores", [])
-    best = max((name for name in scores if name in REGISTERS), key=scores.__getitem__, default=None)
-    sub = max((name for name in scores if name not in REGISTERS), key=scores.__getitem__, default=None)
-    good = any(scores.get(name, 0) > MIN_PROSE for name in GOOD_PROSE)
-    keeps = sub in GOOD_PROSE or best in ("HI", "LY", "SP") or bool(quality and quality[0] >= 8)
-    faults = (
-        ("Common Crawl", not crawl.startswith(("wide", "survey"))),
-        ("personal data", bool(pii)),
-        ("machine translated", scores.get("MT", 0) >= MAX_TRANSLATED),
-        ("selling", scores.get("ds", 0) > MAX_SELLING),
-        ("legal terms", sub == "lt"),
-        ("persuasion", best == "IP" and not good),
-        ("register", not keeps),
-    )
-    reason = next((f"HPLT {name}" for name, is_so in faults if is_so), "")
-    languages = get(row, "lang", [])
-    meta: dict[str, Json] = {
-        "register": best,
-        "subregister": sub,
-        "machine_translated": scores.get("MT"),
-        "personal_data": len(pii),
-        "quality": quality[0] if quality else None,
-        **scalars(row, "u", "crawl_id"),
+    scores = {name: float(score or 0) for name, score in get(row, "web-register", {}).items()}
+    pii, quality = get(row, "pii", []), (get(row, "doc_scores", []) or [None])[0]
+    best = max(scores.keys() & {*REGISTERS}, key=lambda name: (scores[name], name), default=None)
+    sub = max(scores.keys() - {*REGISTERS}, key=lambda name: (scores[name], name), default=None)
+    faults = {
+        "Common Crawl": not get(row, "crawl_id", "").startswith(("wide", "survey")),
+        "personal data": bool(pii),
+        "machine translated": scores.get("MT", 0) >= MAX_TRANSLATED,
+        "selling": scores.get("ds", 0) > MAX_SELLING,
+        "legal terms": sub == "lt",
+        "persuasion": best == "IP" and all(scores.get(name, 0) <= MIN_PROSE for name in GOOD_PROSE),
+        "register": sub not in GOOD_PROSE and best not in ("HI", "LY", "SP") and (quality or 0) < 8,
     }
-    yield Rendered(own_id(row), languages[0] if languages else None, need(row, "text", str), meta, reason)
+    reason = next((f"HPLT {name}" for name, is_so in faults.items() if is_so), "")
+    meta: dict[str, Json] = {"register": best, "subregister": sub, "machine_translated": scores.get("MT")}
+    meta |= {"personal_data": len(pii), "quality": quality, **scalars(row, "u", "crawl_id")}
+    language = next(iter(get(row, "lang", [])), None)
+    yield Rendered(own_id(row), language, need(row, "text", str), meta, reason)
 
 
 def captions(row: Row) -> Documents:
     """Molmo2-Cap: the paragraph on the whole video, then a line for each captioned frame with its second."""
-    times, frames = get(row, "frame_timestamps", []), get(row, "frame_captions", [])
-    lines = [
-        f"[{time:.2f} s] {said.strip()}"
-        for time, said in zip(times, frames, strict=True)
-        if said and said.strip()
-    ]
+    frames = zip(get(row, "frame_timestamps", []), get(row, "frame_captions", []), strict=True)
+    lines = [f"[{time:.2f} s] {said.strip()}" for time, said in frames if said and said.strip()]
     text = blocks(need(row, "merged_caption", str).strip(), "\n".join(lines))
     yield Rendered(own_id(row, "id", "video_id"), "en", text)
 
@@ -92,11 +79,10 @@ def svg(row: Row) -> Documents:
 def instruction(row: Row) -> Documents:
     """A question and its answer: GSM8K, MBPP, SVAMP, Alpaca, and every instance of a self-instruct task."""
     question = blocks(get(row, "Body", ""), _first(row, _QUESTIONS))
-    for i, instance in enumerate(row.get("instances", [row])):
-        answer = _first(instance, _ANSWERS)
-        tests = "\n".join(get(row, "test_list", []))
+    tests = "\n".join(get(row, "test_list", []))
+    for i, instance in enumerate(get(row, "instances", [row])):
         part = own_id(row, "id", "task_id", "ID") + (f".{i}" if i else "")
-        text = blocks(question, get(instance, "input", ""), answer, tests)
+        text = blocks(question, get(instance, "input", ""), _first(instance, _ANSWERS), tests)
         yield Rendered(part, None, text)
 
 
@@ -117,7 +103,7 @@ def code_task(row: Row) -> Documents:
 def book(rows: Sequence[Row]) -> Documents:
     """The pages of one scanned item (BHL) as one text; a word or sentence parted by a page is joined."""
     pages: list[str] = []
-    for row in sorted(rows, key=lambda row: number(row, "page_num")):
+    for row in sorted(rows, key=lambda row: float(row["page_num"])):
         page = get(row, "text", "").strip()
         if pages and page[:1].islower() and re.search(r"[\w,;-]$", pages[-1]):
             is_word = re.search(r"[^\W\d_]-$", pages[-1]) is not None
@@ -134,14 +120,11 @@ def filing(row: Row) -> Documents:
     """
     text = need(row, "content" if "content" in row else "text", str).replace("\r\n", "\n")
     if re.search(r"<(?:html|body|td|div)\b", text[:20_000], re.IGNORECASE):
-        text = plain(text)
+        text = extract_text(text, main_content=False).text
     text = re.sub(r"</?(?:TABLE|CAPTION|PAGE|S|C|FN)>[ \t]*", "", text)
     form = own_id(row, "form_type", "filing_type", "form")
-    known = (
-        own_id(row, "company", "company_name", "name", "cik"),
-        own_id(row, "filing_date", "date", "period"),
-    )
-    head = " ".join(("Form", form, *filter(None, known)))
+    company = own_id(row, "company", "company_name", "name", "cik")
+    head = " ".join(filter(None, ("Form", form, company, own_id(row, "filing_date", "date", "period"))))
     yield Rendered(own_id(row, "accession_number", "id"), "en", blocks(head, _in_order(text)), {"form": form})
 
 
@@ -149,10 +132,9 @@ def _in_order(text: str) -> str:
     heads = list(_ITEM.finditer(text))
     bodies: dict[tuple[int, float, str], list[str]] = {}
     part = 0
-    for i, head in enumerate(heads):
-        end = heads[i + 1].start() if i + 1 < len(heads) else len(text)
+    for head, end in zip(heads, [*(later.start() for later in heads[1:]), None], strict=False):
         part = len(head[1].upper().replace("IV", "IIII")) if head[1] else part
-        key = (part, float(head[2] or 0), (head[3] or "").upper())
+        key = part, float(head[2] or 0), (head[3] or "").upper()
         bodies.setdefault(key, []).append(text[head.start() : end].strip())
     kept = [text[: heads[0].start()] if heads else text]
     for _, found in sorted(bodies.items()):

@@ -31,7 +31,7 @@ Documents = Iterator[Rendered]
 
 def need(row: Row, name: str, kind: type[Value]) -> Value:
     """The value of a field; ValueError if it is missing, null or of another type."""
-    value = _object(row).get(name)
+    value = row.get(name)
     if not isinstance(value, kind):
         found = "missing" if name not in row else "null" if value is None else f"a {type(value).__name__}"
         raise ValueError(f"{name!r} is {found}, not a {kind.__name__}")
@@ -40,21 +40,7 @@ def need(row: Row, name: str, kind: type[Value]) -> Value:
 
 def get(row: Row, name: str, default: Value) -> Value:
     """The value of a field, or `default` if it is missing or null; ValueError if it is of another type."""
-    return default if _object(row).get(name) is None else need(row, name, type(default))
-
-
-def _object(row: Any) -> Row:
-    if not isinstance(row, dict):
-        raise ValueError(f"{row!r:.40} is a {type(row).__name__}, not an object")
-    return row
-
-
-def number(row: Row, name: str) -> float:
-    """A number, also one that is written as text; ValueError if the field holds none."""
-    value = _object(row).get(name)
-    if not isinstance(value, str | int | float):
-        raise ValueError(f"{name!r} is {value!r:.40}, not a number")
-    return float(value)
+    return default if row.get(name) is None else need(row, name, type(default))
 
 
 def own_id(row: Row, *names: str) -> str:
