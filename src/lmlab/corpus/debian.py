@@ -3,34 +3,22 @@
 Links are no files of their own, so a page that lies under three names is read once.
 """
 
-import gzip
 import io
-import lzma
-from typing import IO, Any, cast
-
-import zstandard
+from typing import Any
 
 _HEADER = 60
 
 
-def data_tar(file: io.BufferedIOBase) -> IO[bytes]:
-    """The package's data.tar, inflated as it is read; EOFError if the package is cut off or is none."""
+def data_tar(file: io.BufferedIOBase) -> tuple[str, io.BufferedReader]:
+    """Name and packed bytes of the package's data.tar; EOFError if the package is cut off or is none."""
     if file.read(8) != b"!<arch>\n":
         raise EOFError("it does not begin as a Debian package does")
     while len(header := file.read(_HEADER)) == _HEADER and header.endswith(b"`\n"):
         name, size = header[:16].decode("ascii", "replace").strip(" /"), int(header[48:58])
         if name.startswith("data.tar"):
-            return _inflated(name, io.BufferedReader(_Member(file, size), 1 << 20))
+            return name, io.BufferedReader(_Member(file, size), 1 << 20)
         file.seek(size + size % 2, io.SEEK_CUR)
     raise EOFError("it holds no data.tar")
-
-
-def _inflated(name: str, packed: io.BufferedReader) -> IO[bytes]:
-    if name.endswith(".zst"):
-        return zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
-    if name.endswith(".gz"):
-        return cast(IO[bytes], gzip.GzipFile(fileobj=packed))
-    return cast(IO[bytes], lzma.LZMAFile(packed) if name.endswith(".xz") else packed)
 
 
 class _Member(io.RawIOBase):

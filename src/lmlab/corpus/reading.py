@@ -21,7 +21,7 @@ from lmlab.corpus.render import GROUPS, MEMBERS, ROWS, Documents
 from lmlab.dataflow.files import row_groups
 from lmlab.storage import Path
 
-ARCHIVES = (".zip", ".whl", ".tgz", ".tar.gz", ".deb")
+ARCHIVES = (".zip", ".whl", ".tgz", ".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".deb")
 SPLIT_BYTES = 32 << 20
 """A larger zip or Parquet file is read by several tasks, so that it does not hold up one worker alone."""
 _PACKED = {"gz": "gzip", "dz": "gzip", "zst": "zstd"}
