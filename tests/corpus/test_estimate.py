@@ -100,3 +100,11 @@ def test_two_snapshots_differ_by_what_came_went_and_changed():
     new = [Counted("b", 9, "exact", "2026-12-01"), Counted("c", 1, "said", "2026-12-01")]
     assert diff_counts(ROWS, new) == [("a", 5, 0, "gone"), ("b", 7, 9, "exact"), ("c", 0, 1, "said")]
     assert diff_counts(ROWS, ROWS) == []
+
+
+@pytest.mark.parametrize("kind", ["jsonl.gz", "jsonl.zst", "parquet"])
+def test_a_file_that_was_cut_off_is_named(tmp_path, kind):
+    file = write(tmp_path / f"0.{kind}", texts_of(3, 500))
+    file.write_bytes(file.read_bytes()[: file.size() // 2])
+    with pytest.raises(InputError, match=r"0\.\S+ can't be read"):
+        estimate_tokens([file], words)

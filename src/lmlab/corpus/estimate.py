@@ -69,7 +69,10 @@ def estimate_tokens(
     for file, size, end in zip(files, sizes, accumulate(sizes), strict=True):
         own = [offset - (end - size) for offset in offsets if end - size <= offset < end]
         read = _of_rows if file.name.endswith(".parquet") else _of_lines
-        rates += [count(texts) / share for texts, share in (read(file, own, field) if own else ())]
+        try:
+            rates += [count(texts) / share for texts, share in (read(file, own, field) if own else ())]
+        except (OSError, pa.ArrowInvalid) as error:
+            raise InputError(f"{file} can't be read ({str(error)[:200]}). Fetch it again.") from error
     if not rates:
         raise InputError(f"{len(files)} files hold no record, so there is nothing to estimate. Give others.")
     error = 2 * stdev(rates) / math.sqrt(len(rates)) if len(rates) > 1 else fmean(rates)
@@ -87,7 +90,7 @@ def _of_lines(file: Path, offsets: list[int], field: str) -> Iterator[tuple[list
                 stream.seek(offset)
             while codec and packed.tell() < offset and (block := stream.read(_STEP)):
                 inflated += len(block)
-            found.append((stream.read(WINDOW_BYTES), offset == 0 or inflated == 0))
+            found.append((stream.read(WINDOW_BYTES), (inflated if codec else offset) == 0))
             inflated += len(found[-1][0])
         while codec and inflated < _MEASURED and (block := stream.read(_STEP)):
             inflated += len(block)

