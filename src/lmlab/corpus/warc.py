@@ -1,0 +1,199 @@
+"""WARC files to pages: the HTML responses of a crawl, decoded, each with its address and date.
+
+A record that is cut off, wrong in length or digest, or packed as a bomb is given with its reason, and reading
+goes on at the next mark of a record. Requests, revisits and what is no page are counted and left out.
+"""
+
+import base64
+import hashlib
+import io
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import BinaryIO, cast
+
+from lmlab.core.errors import InputError
+from lmlab.core.units import format_bytes
+from lmlab.dataflow.counters import count
+from lmlab.storage import Path
+
+MAX_PAGE_BYTES = 64 << 20
+_MARKS = (b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18")  # gzip, zstd, lz4
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class WebRecord:
+    """A page as a crawler got it, or what is left of a broken record."""
+
+    url: str
+    """WARC-Target-URI."""
+    date: str
+    """WARC-Date, as it stands."""
+    charset: str | None = None
+    """As the server said."""
+    html: bytes = b""
+    """The page, without chunks and compression."""
+    reason: str = ""
+    """What is broken, as "kind: detail"; empty if nothing is."""
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A record as it stands in the file; `fault` says why the next one can't follow it."""
+
+    place: int
+    kind: str
+    headers: dict[str, str]
+    content: bytes
+    fault: str = ""
+
+
+def records(path: Path, *, strict: bool = False) -> Iterator[WebRecord]:
+    """The pages of a WARC file, packed record by record or not at all, and its broken records.
+
+    `strict` makes the first broken record an InputError; a file without any record always is one.
+    """
+    with path.open() as file:
+        start = file.read(4)
+        mark = next((mark for mark in _MARKS if start.startswith(mark)), b"WARC/1.")
+        position: int | None = 0
+        kinds = set()
+        while position is not None:
+            for block in _blocks(file, position):
+                position = block.place + 1
+                kinds.add(block.kind)
+                # After a broken record, bytes that are none belong to it.
+                for page in _pages(block) if block.kind or block.place == 0 else ():
+                    if page.reason and strict:
+                        raise InputError(
+                            f"{path}, record at byte {block.place}: {page.reason}. Fetch it again."
+                        )
+                    count("warc broken records" if page.reason else "warc pages")
+                    yield page
+            position = _find(file, mark, position) if block.fault else None
+    if not kinds - {""}:
+        raise InputError(f"{path} ({format_bytes(path.size())}) holds no WARC record. Fetch it again.")
+
+
+def _blocks(file: io.BufferedIOBase, start: int) -> Iterator[_Block]:
+    """Records from `start` on, up to the first with a fault: a length is right if a record follows it."""
+    from fastwarc.warc import ArchiveIterator
+
+    file.seek(start)
+    held = _Block(start, "", {}, b"")
+    try:
+        for record in ArchiveIterator(cast(BinaryIO, file), parse_http=False):
+            if held.kind:
+                yield held
+            size = record.content_length
+            content = record.reader.read(min(size, MAX_PAGE_BYTES))
+            headers = {name.lower(): value for name, value in record.headers}
+            held = _Block(record.stream_pos, headers.get("warc-type", "unknown"), headers, content)
+            if len(content) < size:
+                kind = "too large" if size > MAX_PAGE_BYTES else "cut off"
+                fault = f"{kind}: it declares {format_bytes(size)}, {format_bytes(len(content))} were read"
+                yield replace(held, fault=fault)
+                return
+    except OSError as error:
+        yield replace(held, fault=f"no record follows: {error}")
+        return
+    yield held
+
+
+def _find(file: io.BufferedIOBase, mark: bytes, start: int) -> int | None:
+    """Where the next mark of a record begins, at or after `start`."""
+    file.seek(start)
+    tail = b""
+    while block := file.read(_BLOCK):
+        found = (tail + block).find(mark)
+        if found >= 0:
+            return start - len(tail) + found
+        start += len(block)
+        tail = (tail + block)[1 - len(mark) :]
+    return None
+
+
+def _pages(block: _Block) -> Iterator[WebRecord]:
+    """The page in a record, if there is one, and what is wrong with the record."""
+    page = WebRecord(block.headers.get("warc-target-uri", ""), block.headers.get("warc-date", ""))
+    head, _, body = block.content.partition(b"\r\n\r\n")
+    status, *lines = head.decode("latin-1").split("\r\n")
+    fields = {
+        name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+    }
+    kind = fields.get("content-type", "").lower()
+    is_page = re.match(r"HTTP/\S+ 200\b", status) and kind.startswith(("text/html", "application/xhtml"))
+    reason, has_digest = block.fault, False
+    if block.kind != "response" or not is_page:
+        count(f"warc {block.kind}, no page")
+    else:
+        charset = re.search(r"charset\s*=\s*[\"']?([\w.:-]+)", kind)
+        try:
+            plain = _dechunked(body) if "chunked" in fields.get("transfer-encoding", "").lower() else body
+            html = plain
+            for encoding in reversed(fields.get("content-encoding", "").lower().split(",")):
+                html = _inflated(html, encoding.strip())
+            has_digest = _check_digest(block, (body, plain, html))
+            if has_digest or not block.fault:
+                yield replace(page, charset=charset and charset[1], html=html)
+        except (ValueError, OSError, zlib.error) as error:
+            reason = reason or str(error)
+    if reason:
+        yield replace(page, reason=reason)
+
+
+def _dechunked(body: bytes) -> bytes:
+    """Without the lengths of chunks; as it stands if the crawler took them out."""
+    parts: list[bytes] = []
+    position = 0
+    while True:
+        end = body.find(b"\r\n", position)
+        length = re.fullmatch(rb"([0-9a-fA-F]{1,15})\s*(;.*)?", body[position : max(end, 0)])
+        if length is None and not parts:
+            return body
+        if length is None:
+            raise ValueError(f"broken chunks: no length at byte {position} of {len(body)}")
+        size = int(length[1], 16)
+        if size == 0:
+            return b"".join(parts)
+        parts.append(body[end + 2 : end + 2 + size])
+        position = end + 2 + size + 2
+
+
+def _inflated(body: bytes, encoding: str) -> bytes:
+    """Without this content encoding; as it stands if the crawler took it off."""
+    from fastwarc.stream_io import BrotliReader, ZstdReader
+
+    if encoding in ("", "identity", "utf-8", "none") or body.lstrip()[:1] == b"<":
+        return body
+    if encoding in ("gzip", "x-gzip", "deflate"):
+        stream = zlib.decompressobj(47 if body[:1] in (b"\x1f", b"\x78") else -15)
+        data = stream.decompress(body, MAX_PAGE_BYTES + 1)
+        if not stream.eof and len(data) <= MAX_PAGE_BYTES:
+            raise ValueError(f"cut off: {len(body)} bytes of {encoding} do not end")
+    elif encoding in ("br", "zstd"):
+        reader = (BrotliReader if encoding == "br" else ZstdReader)(io.BytesIO(body))
+        data = reader.read(MAX_PAGE_BYTES + 1)
+    else:
+        raise ValueError(f"unknown content encoding: {encoding[:40]!r}")
+    if len(data) > MAX_PAGE_BYTES:
+        raise ValueError(
+            f"bomb: {len(body)} bytes of {encoding} hold more than {format_bytes(MAX_PAGE_BYTES)}"
+        )
+    return data
+
+
+def _check_digest(block: _Block, payloads: tuple[bytes, ...]) -> bool:
+    """Whether a digest says that the record is whole; ValueError if one says that it is not."""
+    for name, candidates in (("warc-block-digest", (block.content,)), ("warc-payload-digest", payloads)):
+        algorithm, _, told = block.headers.get(name, "").lower().partition(":")
+        if algorithm not in ("sha1", "sha256", "md5"):
+            continue
+        for data in candidates:
+            digest = hashlib.new(algorithm, data, usedforsecurity=False)
+            if told in (digest.hexdigest(), base64.b32encode(digest.digest()).decode().lower()):
+                return True
+        raise ValueError(f"wrong digest: {name} says {told[:64]}")
+    return False
