@@ -11,7 +11,7 @@ from lmlab.core.errors import InputError
 from lmlab.corpus import Documents, Holdout, curate
 from lmlab.corpus.normalizing import normalize
 from lmlab.corpus.schema import document_id
-from lmlab.dataflow import read_parquet, write_parquet
+from lmlab.dataflow import write_parquet
 
 SMALL = Holdout(min_bytes=4_000)
 

@@ -9,7 +9,7 @@ from lmlab.core.errors import ConfigError
 from lmlab.corpus import Decontamination
 from lmlab.corpus.contamination import mark_contaminated
 from lmlab.corpus.schema import document_id
-from lmlab.dataflow import read_parquet
+from lmlab.dataflow import read_jsonl, read_parquet
 from lmlab.dataflow.runner import open_runner
 from lmlab.storage import Path
 
@@ -121,7 +121,23 @@ def test_instructions_that_all_records_share_flag_nothing(against):
     rows = [{"prompt": INSTRUCTION, "question": prose(i, 30), "id": f"q{i}"} for i in range(20)]
     copied = f"{prose(900, 80)}\n\n{rows[4]['question']}"
     marks = against([f"{INSTRUCTION}\n\n{prose(901, 80)}", copied], {"gsm": rows})
-    assert [mark["record"] for mark in marks.values()] == [None, "test:q4"]
+    assert [mark["record"] for mark in marks.values()] == [None, "q4"]
+
+
+def test_famous_question_is_found_in_all_its_copies_where_common_runs_count(against):
+    question = prose(1, 30)
+    texts = [f"{prose(900 + i, 80)}\n\n{question}" for i in range(30)]
+    marks = against(texts, {"gsm": [{"question": question}]}, Decontamination(common=None))
+    assert {mark["record"] for mark in marks.values()} == {"test:0"}
+
+
+def test_what_was_found_is_shown(against, tmp_path):
+    question = "_Question_ — " + prose(1, 30) + " ²?"
+    text = f"***\n\n{prose(900, 70)}\n \n--\n\n{question}\nmore\n\nend"
+    against([text], {"gsm": [{"question": question}]})
+    (shown,) = read_jsonl(Path(tmp_path / "flags" / "flagged.jsonl"))
+    assert shown["text"] == question.removeprefix("_").rstrip("?") + "?\nmore"
+    assert (shown["eval"], shown["record"], shown["source_id"]) == ("gsm", "test:0", "0")
 
 
 def test_short_record_is_found_where_it_is_the_whole_text_but_not_as_a_label(against):

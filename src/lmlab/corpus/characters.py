@@ -1,5 +1,6 @@
 """What each character is to the text kernels: a letter in lower case, a gap, or nothing; runs of words."""
 
+import re
 import unicodedata
 from collections.abc import Iterator
 from functools import cache
@@ -9,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from lmlab.corpus import kernels
-from lmlab.corpus.kernels import ALONE, DROPPED, SPACE
+from lmlab.corpus.kernels import ALONE, BREAK, DROPPED, SPACE
 from lmlab.corpus.schema import text_buffers
 
 TABLE_SIZE = 0x20000  # beyond it there are only Han ideographs and unassigned planes
@@ -55,6 +56,14 @@ def classes() -> np.ndarray:
         letters = table[start:end] > SPACE
         table[start:end][letters] |= ALONE
     return table
+
+
+def paragraphs(text: str) -> list[str]:
+    """The paragraphs of a text as the kernels number them: by blank lines, those with a letter."""
+    points = np.minimum(np.array([ord(character) for character in text], int), TABLE_SIZE - 1)
+    marks = np.where(classes()[points] > BREAK, "a", np.where(points == ord("\n"), "\n", " "))
+    found = re.finditer(r"a(?:a| |\n(?! *\n))*", "".join(marks.tolist()))
+    return [text[piece.start() : piece.end()] for piece in found]
 
 
 def word_runs(texts: pa.Table, words: int, shortest: int, *, by_paragraph: bool) -> Iterator[Runs]:

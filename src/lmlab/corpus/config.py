@@ -88,8 +88,9 @@ class Decontamination:
     """A paragraph is flagged when this share of its runs stands in held-out text."""
     min_runs: int = 4
     """… and at least so many different ones do."""
-    common: int = 10
-    """A run found in more training documents than this is boilerplate (a licence header) and is ignored."""
+    common: int | None = 10
+    """A run found in more documents than this is boilerplate (a licence header) and is ignored; None = off:
+    a famous eval has many copies."""
     shared: int = 10
     """A run found in more records of one eval than this is its wording, no question, and is ignored."""
     shortest: int = 3

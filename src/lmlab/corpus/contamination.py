@@ -5,7 +5,6 @@ records of an eval (its instructions), says nothing about one record and is igno
 eval and the record. An eval is a folder of documents, or of JSON lines whose texts are compared one by one.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from lmlab.corpus.attributes import Parts, Say, mark
-from lmlab.corpus.characters import Runs, word_runs
+from lmlab.corpus.characters import Runs, paragraphs, word_runs
 from lmlab.corpus.config import Decontamination
 from lmlab.corpus.schema import load_text, parts_of
 from lmlab.dataflow.files import JSONL, read_jsonl, read_parquet, write_jsonl, write_parquet
@@ -108,8 +107,7 @@ def _samples(parts: Parts, marks: pa.Table) -> Iterator[dict[str, Any]]:
         table = read_parquet(part, ["id", "source_id", "text"]).take(pa.array(own)) if len(own) else None
         for document in table.to_pylist() if table else ():
             row = next(rows)
-            pieces = re.split(r"\s*\n\s*\n\s*", document.pop("text"))
-            found = [piece for piece in pieces if re.search(r"\w", piece)][row["paragraph"] - 1]
+            found = paragraphs(document.pop("text"))[row["paragraph"] - 1]
             yield {**document, **row, "text": found[:SHOWN]}
 
 
@@ -154,7 +152,7 @@ def record_runs(task: RunsTask) -> tuple[np.ndarray, np.ndarray, list[str]]:
 
 def _name(file: Path, number: int, row: Any) -> str:
     own = next((row[key] for key in ("id", "task_id") if key in row), None) if isinstance(row, dict) else None
-    return f"{file.name.partition('.')[0]}:{number if own is None else own}"
+    return f"{file.name.partition('.')[0]}:{number}" if own is None else str(own)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -206,7 +204,7 @@ def flag(parts: Sequence[Hits], owner: np.ndarray, settings: Decontamination) ->
     for hits in parts:
         pairs = np.unique((hits.row << 32) | hits.gram)
         documents += np.bincount(pairs & 0xFFFFFFFF, minlength=len(owner))
-    is_telling = documents <= settings.common
+    is_telling = documents <= (settings.common or len(documents) + documents.max(initial=0))
     return [_flag_part(hits, is_telling, owner, settings) for hits in parts]
 
 

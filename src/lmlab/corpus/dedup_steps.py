@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from lmlab.artifacts import Artifact, Out, RunOnly, step
 from lmlab.core.errors import ConfigError
 from lmlab.corpus.config import Decontamination, Fuzzy, Normalization, Rule
-from lmlab.corpus.steps import DECONTAMINATION, FUZZY, Attributes, Documents
+from lmlab.corpus.steps import FUZZY, Attributes, Documents
 from lmlab.storage import Path
 
-NORMALIZATION = Normalization()
+NORMALIZATION, EVALS = Normalization(), Decontamination(common=None)
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def decontaminate(
     out: Out,
     documents: Artifact,
     evals: dict[str, Artifact],
-    settings: Decontamination = DECONTAMINATION,
+    settings: Decontamination = EVALS,
     workers: RunOnly[int] = 2,
 ) -> Repeats:
     """Which documents repeat a record of an eval: folders of documents or of JSON lines, by name."""

@@ -33,7 +33,7 @@ from lmlab.corpus.schema import (
     text_buffers,
     text_sizes,
 )
-from lmlab.dataflow.files import read_jsonl, read_parquet, write_parquet
+from lmlab.dataflow.files import JSONL, read_jsonl, read_parquet, write_parquet
 from lmlab.dataflow.runner import Runner
 from lmlab.dataflow.shuffle import gather, scatter
 from lmlab.storage import Path
@@ -45,7 +45,7 @@ _PACKED = 4
 """Text is about four times its compressed file: sizes the parts by what is known before reading."""
 _ROWS = 10_000
 """Rows of JSON lines turned into a table at a time."""
-READABLE = (".parquet", ".jsonl", ".jsonl.zst")
+READABLE = (".parquet", *JSONL)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ ARMS = (
     Arm("control", exact=False, replayed=0.5),
     *(Arm(f"containment-{c:g}", fuzzy=Fuzzy(containment=c)) for c in (0.6, 0.9)),
     *(
-        Arm(f"overlap-{share:g}", fuzzy=Fuzzy(), decontamination=Decontamination(overlap=share))
+        Arm(f"overlap-{share:g}", fuzzy=Fuzzy(), decontamination=Decontamination(overlap=share, common=None))
         for share in (0.3, 0.5, 0.8)
     ),
     *(Arm(f"quality-{q:g}", Phase.QUALITY, fuzzy=Fuzzy(), quality=q) for q in (0.25, 0.5, 0.75)),
