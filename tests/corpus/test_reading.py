@@ -9,6 +9,7 @@ import zipfile
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import warc_files
 import zstandard
 from rendered_files import GOLDENS
 
@@ -129,8 +130,8 @@ def source(tmp_path):
     return make
 
 
-def extracted(raw, out, workers=1, **how):
-    with open_runner(workers) as runner:
+def extracted(raw, out, workers=1, opened=open_runner, **how):
+    with opened(workers) as runner:
         return extract_all(raw, out, 1, runner, lambda *_: None, **how), runner
 
 
@@ -161,9 +162,11 @@ def test_poison_record_is_named_with_its_file(source, tmp_path, workers):
         extracted(raw, Path(tmp_path / "out"), workers)
 
 
-def test_quarantine_keeps_poison_records_with_their_reasons_and_goes_on(source, tmp_path, rows_of):
+def test_quarantine_keeps_poison_records_with_their_reasons_and_goes_on(
+    source, tmp_path, rows_of, any_runner
+):
     raw = source({"bad.jsonl": (POISON, DOCUMENT)})
-    stage, runner = extracted(raw, Path(tmp_path / "out"), 2, is_quarantine=True)
+    stage, runner = extracted(raw, Path(tmp_path / "out"), 2, any_runner, is_quarantine=True)
     assert {row["text"] for row in rows_of(Path(tmp_path / "out"))} == {"Good.", "Fine."}
     rejected = {
         row["text"]: row["reason"] for row in rows_of(Path(tmp_path / "out" / "rejected" / "extract"))
@@ -210,10 +213,10 @@ def massive():
     return file.getvalue()
 
 
-def test_massive_has_one_output_for_each_locale(source, tmp_path, rows_of):
+def test_massive_has_one_output_for_each_locale(source, tmp_path, rows_of, any_runner):
     raw = source({"massive.tar.gz": (massive(), (Slice("massive", ("*.jsonl",), "massive"),))})
     extracted(raw, Path(tmp_path / "all"))
-    with open_runner(1) as runner:
+    with any_runner(1) as runner:
         found = fan_out(Path(tmp_path / "all"), Path(tmp_path / "by"), "language", runner, lambda *_: None)
     assert found == {"de-DE": 4, "en-US": 4, "ja-JP": 4}
     for locale in found:
@@ -244,3 +247,45 @@ def test_same_bytes_for_any_number_of_workers_and_ranges(source, tmp_path, monke
             for path in found
         }
     assert made["one"] == made["two"]
+
+
+def test_pages_of_a_crawl_are_documents_and_broken_records_rejected(source, tmp_path, rows_of):
+    pages = [
+        f"<html lang=de><p>Seite {i} \xfcber Bienen, die lange fliegen.".encode("latin-1") for i in range(3)
+    ]
+    data = b"".join(
+        gzip.compress(
+            warc_files.record(warc_files.http(page, "text/html; charset=latin-1"), f"http://a.example/{i}")
+        )
+        for i, page in enumerate(pages)
+    )
+    raw = source({"c/x.warc.gz": (data[:-40], (Slice("web", ("*",), "html"),))})
+    stage, _ = extracted(raw, Path(tmp_path / "out"))
+    rows = sorted(rows_of(Path(tmp_path / "out")), key=lambda row: row["source_id"])
+    assert [row["text"].strip() for row in rows] == [
+        f"Seite {i} über Bienen, die lange fliegen." for i in (0, 1)
+    ]
+    assert json.loads(rows[0]["meta"]) | {"title": ""} == {
+        "date": warc_files.DATE, "domain": "web", "language": "de", "license": "CC0-1.0", "package": "c",
+        "path": "http://a.example/0", "title": "", "url": "http://a.example/0",
+    }  # fmt: skip
+    assert (stage.documents_in, stage.documents_out) == (3, 2)
+
+
+def test_sources_are_read_and_documents_written_on_any_store(any_root, rows_of):
+    raw = any_root / "raw"
+    (raw / "archives" / "a.parquet").write_bytes(parquet())
+    (raw / "archives" / "m.tar.gz").write_bytes(massive())
+    entries = [
+        {
+            "file": file,
+            "package": file,
+            "license": "MIT",
+            "bytes": 1,
+            "slices": [encode(Slice("d", ("*",), renderer))],
+        }
+        for file, renderer in (("a.parquet", "document"), ("m.tar.gz", "massive"))
+    ]
+    write_json(raw / "manifest.json", {"archives": entries})
+    stage, _ = extracted(raw, any_root / "out")
+    assert stage.documents_out == len(rows_of(any_root / "out")) == 32

@@ -2,9 +2,10 @@
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,28 +88,23 @@ def extract_all(
     parts = max(1, math.ceil(sum(entry["bytes"] for entry in entries) * UNPACKED / PART_BYTES))
     tasks: list[SourceTask] = []
     for entry in entries:
-        path, slices = (
-            raw / "archives" / entry["file"],
-            decode(tuple[Slice, ...], entry["slices"], entry["file"]),
-        )
+        path, package = raw / "archives" / entry["file"], entry["package"]
+        slices = decode(tuple[Slice, ...], entry["slices"], entry["file"])
+        about = package, entry["license"], slices, min_bytes, is_quarantine, parts
         for span in spans(path):
             target = out / ".work" / f"scattered-{len(tasks):05d}.arrow"
-            about = entry["package"], entry["license"], slices, min_bytes, is_quarantine
-            name = entry["file"].removeprefix(f"{entry['package']}/")
-            tasks.append(SourceTask(path, name, span, *about, parts, target))
-    found = runner.run(
-        render_source,
-        tasks,
-        name="render",
-        progress=lambda done, total: say("rendering sources", done, total),
-    )
+            name = entry["file"].removeprefix(f"{package}/")
+            tasks.append(SourceTask(path, name, span, *about, target))
+    found = runner.run(render_source, tasks, name="render", progress=partial(say, "rendering sources"))
     _check_found(tasks, found)
+    return write_parts(tuple(task.scattered for task in tasks), parts, out, runner, say)
+
+
+def write_parts(scattered: tuple[Path, ...], parts: int, out: Path, runner: Runner, say: Say) -> Stage:
+    """Sort what tasks scattered into the parts of `out`, and say what was dropped."""
     stage = Stage("extract")
-    scattered = tuple(task.scattered for task in tasks)
-    gathering = [PartTask(scattered, index, parts, out) for index in range(parts)]
-    for counted in runner.run(
-        write_part, gathering, name="sort", progress=lambda done, total: say("sorting", done, total)
-    ):
+    tasks = [PartTask(scattered, index, parts, out) for index in range(parts)]
+    for counted in runner.run(write_part, tasks, name="sort", progress=partial(say, "sorting")):
         stage.merge(counted)
     (out / ".work").remove_tree()
     write_stages(out, [stage.row()])
@@ -127,14 +123,14 @@ def _listed(raw: Path) -> list[dict[str, Any]]:
 
 def _check_found(tasks: list[SourceTask], found: list[Counter[str]]) -> None:
     """Every domain of a package must have come out of at least one of its files."""
-    of_package: dict[str, Counter[str]] = {}
+    of_package: dict[str, Counter[str]] = defaultdict(Counter)
     for task, counted in zip(tasks, found, strict=True):
-        of_package.setdefault(task.package, Counter()).update(counted)
+        of_package[task.package].update(counted)
     for task in tasks:
-        for piece in task.slices:
-            if not of_package[task.package][piece.domain]:
+        for domain in (piece.domain for piece in task.slices):
+            if not of_package[task.package][domain]:
                 raise InputError(
-                    f"{task.path} holds no member for the domain {piece.domain!r}, so the recipe doesn't fit "
+                    f"{task.path} holds no member for the domain {domain!r}, so the recipe does not fit "
                     "the archive. Correct the patterns of its slices."
                 )
 
@@ -231,16 +227,6 @@ def write_part(task: PartTask) -> Stage:
     return stage
 
 
-@dataclass(frozen=True)
-class FanTask:
-    """One part of documents to spread over folders by a field of their meta."""
-
-    documents: Path
-    out: Path
-    field: str
-    name: str
-
-
 def fan_out(documents: Path, out: Path, field: str, runner: Runner, say: Say) -> dict[str, int]:
     """Write one folder of documents below `out` for each value of a meta field; documents by value.
 
@@ -248,14 +234,12 @@ def fan_out(documents: Path, out: Path, field: str, runner: Runner, say: Say) ->
     parts, some of them empty, so that attributes stand beside each.
     """
     names = [path.name for path in parts_of(documents)]
-    tasks = [FanTask(documents, out, field, name) for name in names]
+    tasks = [(documents, out, field, name) for name in names]
     stages: dict[str, Stage] = {}
-    for counted in runner.run(
-        fan_part, tasks, name="fan out", progress=lambda done, total: say("spreading", done, total)
-    ):
+    for counted in runner.run(fan_part, tasks, name="fan out", progress=partial(say, "spreading")):
         for value, stage in counted.items():
             stages.setdefault(value, Stage("fan out")).merge(stage)
-    for value, stage in sorted(stages.items()):
+    for value, stage in stages.items():
         for name in names:
             if not (out / value / name).exists():
                 write_parquet(out / value / name, DOCUMENTS.empty_table())
@@ -263,18 +247,19 @@ def fan_out(documents: Path, out: Path, field: str, runner: Runner, say: Say) ->
     return {value: stage.documents_out for value, stage in sorted(stages.items())}
 
 
-def fan_part(task: FanTask) -> dict[str, Stage]:
-    """Spread one part."""
-    table = read_parquet(task.documents / task.name)
-    values = [str(orjson.loads(meta).get(task.field)) for meta in table.column("meta").to_pylist()]
+def fan_part(task: tuple[Path, Path, str, str]) -> dict[str, Stage]:
+    """Spread one part of documents, given with the folder to write to, the field, and the part's name."""
+    documents, out, field, name = task
+    table = read_parquet(documents / name)
+    values = np.array([str(orjson.loads(meta).get(field)) for meta in table.column("meta").to_pylist()])
     stages = {}
-    for value in sorted(set(values)):
+    for value in map(str, np.unique(values)):
         if not re.fullmatch(r"\w[\w.@-]*", value):
             raise InputError(
-                f"{task.documents / task.name} has {task.field}={value!r}, which can't name a folder. "
+                f"{documents / name} has {field}={value!r}, which can't name a folder. "
                 "Choose another field, or correct it in the renderer."
             )
-        own = table.filter(pa.array([other == value for other in values]))
-        write_parquet(task.out / value / task.name, own)
+        own = table.filter(pa.array(values == value))
+        write_parquet(out / value / name, own)
         stages[value] = Stage("fan out").take(text_sizes(own))
     return stages

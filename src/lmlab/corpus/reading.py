@@ -18,10 +18,13 @@ from lmlab.core.errors import InputError
 from lmlab.corpus.archives import MAX_MEMBER_BYTES, members
 from lmlab.corpus.registry import Slice
 from lmlab.corpus.render import GROUPS, MEMBERS, ROWS, Documents
+from lmlab.corpus.render.files import web_page
+from lmlab.corpus.warc import WebRecord, records
 from lmlab.dataflow.files import row_groups
 from lmlab.storage import Path
 
 ARCHIVES = (".zip", ".whl", ".tgz", ".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".deb")
+CRAWLS = (".warc", ".warc.gz", ".warc.zst")
 SPLIT_BYTES = 32 << 20
 """A larger zip or Parquet file is read by several tasks, so that it does not hold up one worker alone."""
 _PACKED = {"gz": "gzip", "dz": "gzip", "zst": "zstd"}
@@ -66,18 +69,9 @@ def read(path: Path, slices: Sequence[Slice], span: Span | None = None, name: st
     """
     last = "the start"
     try:
-        if path.name.endswith(ARCHIVES):
-            patterns = tuple(pattern for piece in slices for pattern in piece.members)
-            files = ((name, io.BytesIO(data)) for name, data in members(path, patterns, span))
-            records = (record for name, file in files for record in _records(slices, name, file, None))
-            for record in records:
-                last = record.name
-                yield record
-            return
-        with path.open() as file:
-            for record in _records(slices, name or path.name, file, span):
-                last = record.name
-                yield record
+        for record in _read(path, slices, span, name or path.name):
+            last = record.name
+            yield record
     except (OSError, EOFError, pa.ArrowInvalid, csv.Error, orjson.JSONDecodeError) as error:
         raise InputError(
             f"{path} can't be read after {last} ({type(error).__name__}: {str(error)[:200]}). It may be cut "
@@ -85,11 +79,29 @@ def read(path: Path, slices: Sequence[Slice], span: Span | None = None, name: st
         ) from error
 
 
+def _read(path: Path, slices: Sequence[Slice], span: Span | None, name: str) -> Iterator[Record]:
+    if path.name.endswith(ARCHIVES):
+        patterns = tuple(pattern for piece in slices for pattern in piece.members)
+        for member, data in members(path, patterns, span):
+            yield from _records(_piece(slices, member), member, io.BytesIO(data), None)
+    elif (piece := _piece(slices, name)) and path.name.endswith(CRAWLS):
+        yield from (Record(piece, page.url or f"record {i}", page) for i, page in enumerate(records(path)))
+    else:
+        with path.open() as file:
+            yield from _records(piece, name, file, span)
+
+
+def _piece(slices: Sequence[Slice], name: str) -> Slice | None:
+    return next((piece for piece in slices if any(fnmatchcase(name, w) for w in piece.members)), None)
+
+
 def render(record: Record) -> Documents:
     """The documents of one record; ValueError if it is not of the shape that its renderer reads."""
     renderer = record.piece.renderer
     try:
-        if renderer in MEMBERS:
+        if isinstance(record.raw, WebRecord):
+            yield from web_page(record.raw)
+        elif renderer in MEMBERS:
             yield from MEMBERS[renderer](record.name, record.raw)
         elif renderer in GROUPS:
             yield from GROUPS[renderer][0]([_loaded(raw) for raw in record.raw])
@@ -104,9 +116,8 @@ def _loaded(raw: Any) -> Any:
 
 
 def _records(
-    slices: Sequence[Slice], name: str, packed: io.BufferedIOBase, span: Span | None
+    piece: Slice | None, name: str, packed: io.BufferedIOBase, span: Span | None
 ) -> Iterator[Record]:
-    piece = next((piece for piece in slices if any(fnmatchcase(name, w) for w in piece.members)), None)
     if piece is None:
         return
     codec = _PACKED.get(name.rpartition(".")[2])

@@ -4,11 +4,13 @@ import re
 
 import orjson
 
+from lmlab.core.config import Json
 from lmlab.corpus.html import extract_text
 from lmlab.corpus.render.rendered import Documents, Rendered, Row, blocks, decode, get, need
+from lmlab.corpus.warc import WebRecord
 
 JSON_LIMIT_BYTES = 200_000
-OUTPUT_LIMIT = 10_000
+OUTPUT_CHARACTERS = 10_000
 
 
 def text(_name: str, data: bytes) -> Documents:
@@ -20,6 +22,13 @@ def html(_name: str, data: bytes) -> Documents:
     """The text of a page, paragraphs parted by blank lines; the language its root element names."""
     page = extract_text(data)
     yield Rendered("", page.language, page.text)
+
+
+def web_page(record: WebRecord) -> Documents:
+    """A page of a crawl, decoded as its server said; a broken record is rejected with its reason."""
+    page = extract_text(record.html, url=record.url, charset=record.charset)
+    meta: dict[str, Json] = {"url": page.url or record.url, "date": record.date, "title": page.title}
+    yield Rendered("", page.language, page.text, meta, record.reason)
 
 
 def gettext(name: str, data: bytes) -> Documents:
@@ -72,16 +81,14 @@ def json(_name: str, data: bytes) -> Documents:
 def notebook(_name: str, data: bytes) -> Documents:
     """A Jupyter notebook: prose as it stands, code in fences, and what cells printed, without images."""
     loaded = orjson.loads(data)
-    info = get(get(loaded, "metadata", {}), "language_info", {})
-    fence = "```" + get(info, "name", "python")
+    language = get(get(get(loaded, "metadata", {}), "language_info", {}), "name", "python")
     pieces = []
     for cell in need(loaded, "cells", list):
         source = _joined(cell.get("source"))
         is_code = cell.get("cell_type") == "code" and source.strip()
-        pieces.append(f"{fence}\n{source}\n```" if is_code else source)
         printed = "\n".join(_printed(output) for output in get(cell, "outputs", [])).strip("\n")
-        if printed:
-            pieces.append(f"```output\n{printed[:OUTPUT_LIMIT]}\n```")
+        pieces.append(f"```{language}\n{source}\n```" if is_code else source)
+        pieces.append(f"```output\n{printed[:OUTPUT_CHARACTERS]}\n```" if printed else "")
     yield Rendered("", None, blocks(*pieces))
 
 

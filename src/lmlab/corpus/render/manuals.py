@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 from lmlab.corpus.render.rendered import Documents, Rendered, decode
 
-ENTRY_BYTES = 16_000
+ENTRY_CHARACTERS = 16_000
 # A protected dot, quotes, and the braces of a condition pass the macros under other characters.
-_DOT, _QUOTE, _OPEN, _CLOSE, _APOSTROPHE = "\x00", "\x01", "\x02", "\x03", "\x04"
-_PLAIN = {"&": _DOT, "e": "\\", "\\": "\\", "~": " ", "0": " ", "t": "\t", "{": _OPEN, "}": _CLOSE} | {
-    character: character for character in " '`-./"
-}
+_SHOWN = {"\x00": "", "\x01": '"', "\x02": "", "\x03": "", "\x04": "'"}
+_DOT, _QUOTE, _OPEN, _CLOSE, _APOSTROPHE = _SHOWN
+_PLAIN = {"&": _DOT, "e": "\\", "\\": "\\", "~": " ", "0": " ", "t": "\t", "{": _OPEN, "}": _CLOSE}
+_PLAIN |= {character: character for character in " '`-./"}
 _SPECIALS = """aq \x04 dq \x01 lq “ rq ” oq ‘ cq ’ em — en – bu • co © rg ® ha ^ ti ~ rs \\ mu × -> → <- ←
     <= ≤ >= ≥ ba | bv | br | ga ` Eu € +- ± hy - mi - ul _ de ° sc § pl + eq = sl / at @ sh # :a ä :o ö :u ü
     :A Ä :O Ö :U Ü ss ß 'e é `e è ^e ê 'a á `a à ^a â 'o ó ,c ç ~n ñ Fo « Fc » dg † L" “ R" ” C` \x01 C' \x01
@@ -19,12 +19,11 @@ _PAIRS: list[str] = str.split(_SPECIALS)
 _SPECIAL = dict(zip(_PAIRS[::2], _PAIRS[1::2], strict=True))
 _ESCAPE = re.compile(
     r"\\(?:f(?:\(..|\[[^]]*\]|.)|s(?:[+-]?\d{1,2}|\[[^]]*\])|[mMgkn](?:\(..|\[[^]]*\]|.)|[hvwlLDoNXbBRZ]'[^'\n]*'"
-    r"|u?\*?(?:\((..)|\[([^]\n]*)\])|(.|\n))"
+    r"|\*?(?:\((..)|\[([^]\n]*)\])|(.|\n))"
 )
 _COMMENT = re.compile(r"""^[.']?\\["#].*\n|[ \t]*\\".*""", re.MULTILINE)
 _ARGUMENT = re.compile(r'"((?:[^"]|"")*)"?|(\S+)')
-_ALTERNATE = ("BR", "RB", "BI", "IB", "IR", "RI")
-_BREAKS = ("PP", "P", "LP", "Pp", "sp", "HP", "RS", "RE", "Bl", "El", "bp", "ti", "in")
+# Brackets around the rest of an mdoc line, marks before a word, and macros of which only the words are kept.
 _AROUND = {
     "Op": "[]",
     "Bq": "[]",
@@ -39,7 +38,7 @@ _AROUND = {
 _MARKS = {"Fl": "-", "Nd": "– ", "Ns": "", "Ap": "'", "Oo": "[", "Oc": "]"}
 _NAMES = """Ar Pa Em Sy Li Cm Ev Va Vt Fa Ft Fn Fo An Lk Mt Ic Dv Er St Tn Sx In Cd Ad Ms No Nm Xr Ux Bx Nx Fx
     Ox Rv Ex Xo Xc Fc Ta %A %T %B %D %J %N %O %P %R %V"""
-_INLINE = frozenset(_NAMES.split()) | _AROUND.keys() | _MARKS.keys()
+_INLINE = {*_NAMES.split(), *_AROUND, *_MARKS}
 
 
 def man(name: str, data: bytes) -> Documents:
@@ -62,11 +61,13 @@ class _Page:
         """Text of one input line; the first after `.TP` is a line of its own."""
         if not text.strip() and self.is_filled:
             self.end(1)
-        elif self.wants_tag or not self.is_filled:
-            self.lines.append((self.indent if not self.wants_tag else "") + text)
-            self.indent, self.wants_tag = "    " if self.wants_tag else self.indent, False
-        else:
+        elif self.wants_tag:
+            self.lines.append(text)
+            self.indent, self.wants_tag = "    ", False
+        elif self.is_filled:
             self.words.append(text.strip())
+        else:
+            self.lines.append(self.indent + text)
 
     def end(self, blank_lines: int = 0) -> None:
         """End the paragraph."""
@@ -76,11 +77,11 @@ class _Page:
         if blank_lines and len(self.lines) > self.headed:
             self.lines.append("")
 
-    def head(self, text: str, indent: str = "") -> None:
+    def head(self, text: str) -> None:
         """A heading."""
         self.end(1)
-        self.lines.append(indent + text)
-        self.indent, self.wants_tag, self.is_filled, self.headed = "", False, True, len(self.lines)
+        self.lines.append(text)
+        self.indent, self.is_filled, self.wants_tag, self.headed = "", True, False, len(self.lines)
 
 
 def typeset(source: str) -> str:
@@ -88,12 +89,11 @@ def typeset(source: str) -> str:
     page, own_name = _Page(), ""
     lines = iter(_unescaped(source).split("\n"))
     for line in lines:
+        name, _, rest = line[1:].strip().partition(" ")
         if line[:1] not in (".", "'"):
             page.add(line)
-            continue
-        name, _, rest = line[1:].strip().partition(" ")
-        if name in ("de", "am", "ig", "de1", "am1"):
-            end = "." + [*rest.split(), ".", "."][name[:2] != "ig"]
+        elif name in ("de", "am", "ig", "de1", "am1"):
+            end = "." + [*rest.split(), ".", "."][name != "ig"]
             next((None for skipped in lines if skipped.rstrip() == end), None)
         elif name in ("if", "ie", "el", "while"):
             depth = rest.count(_OPEN) - rest.count(_CLOSE)
@@ -107,37 +107,40 @@ def typeset(source: str) -> str:
             _macro(page, name, words or ([own_name] if name == "Nm" else []))
     page.end()
     text = "\n".join(page.lines)
-    for mark, shown in ((_DOT, ""), (_QUOTE, '"'), (_OPEN, ""), (_CLOSE, ""), (_APOSTROPHE, "'")):
+    for mark, shown in _SHOWN.items():
         text = text.replace(mark, shown)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n" if text.strip() else ""
 
 
 def _macro(page: _Page, name: str, words: list[str]) -> None:
-    if name in ("SH", "Sh", "SS", "Ss"):
-        page.head(" ".join(words), "  " if name in ("SS", "Ss") else "")
-    elif name in _BREAKS:
-        page.end(1)
-        page.indent = "" if name in ("PP", "P", "LP", "RE", "El") else page.indent
-    elif name in ("TP", "TQ", "IP", "It"):
-        page.end(name != "TQ")
-        page.indent, page.wants_tag = "", name != "IP" or bool(words)
-        if name == "IP" and words and len(words[0]) < 3:
-            page.words, page.wants_tag = [words[0]], False
-        elif words and name in ("IP", "It"):
-            page.add(words[0] if name == "IP" else _mdoc(words))
-        elif name == "It":
-            page.words, page.wants_tag = ["•"], False
-    elif name in ("nf", "EX", "Vb", "fi", "EE", "Ve", "Bd", "Ed"):
-        page.end()
-        page.is_filled = name in ("fi", "EE", "Ve", "Ed")
-    elif name == "br":
-        page.end()
-    elif name in ("B", "I", "SM", "SB", "R", "Dl", "D1", "UR", "MT", "URL", "CW"):
-        page.add(" ".join(words))
-    elif name in _ALTERNATE:
-        page.add("".join(words))
-    elif name in _INLINE:
-        page.add(_mdoc([name, *words]))
+    match name:
+        case "SH" | "Sh" | "SS" | "Ss":
+            page.head(("  " if name in ("SS", "Ss") else "") + " ".join(words))
+        case "PP" | "P" | "LP" | "RE" | "El" | "Pp" | "sp" | "HP" | "RS" | "Bl" | "bp" | "ti" | "in":
+            page.end(1)
+            page.indent = "" if name in ("PP", "P", "LP", "RE", "El") else page.indent
+        case "TP" | "TQ":
+            page.end(name != "TQ")
+            page.indent, page.wants_tag = "", True
+        case "IP" | "It":
+            page.end(1)
+            tag = _mdoc(words) if name == "It" else "".join(words[:1])
+            page.indent, page.wants_tag = "", len(tag) > 2 or (name == "It" and tag != "")
+            if page.wants_tag:
+                page.add(tag)
+            elif tag or name == "It":
+                page.words = [tag or "•"]
+        case "nf" | "EX" | "Vb" | "Bd" | "fi" | "EE" | "Ve" | "Ed":
+            page.end()
+            page.is_filled = name in ("fi", "EE", "Ve", "Ed")
+        case "br":
+            page.end()
+        case "B" | "I" | "SM" | "SB" | "R" | "Dl" | "D1" | "UR" | "MT" | "URL" | "CW":
+            page.add(" ".join(words))
+        case "BR" | "RB" | "BI" | "IB" | "IR" | "RI":
+            page.add("".join(words))
+        case _ if name in _INLINE:
+            page.add(_mdoc([name, *words]))
 
 
 def _mdoc(words: list[str]) -> str:
@@ -149,13 +152,10 @@ def _mdoc(words: list[str]) -> str:
             return f"{text}{glue}{opened}{_mdoc(words[i + 1 :])}{closed}"
         if word in _MARKS:
             text, glue = text + ("" if word in ("Ns", "Ap", "Oc") else glue) + _MARKS[word], ""
-        elif word == "Ar" and i + 1 == len(words):
-            text += glue + "file ..."
-        elif word not in _INLINE:
-            is_section = i > 1 and words[i - 2] == "Xr"
-            text += (
-                f"({word})" if is_section else word if re.fullmatch(r"[.,;:)\]!?]+", word) else glue + word
-            )
+        elif word not in _INLINE or (word == "Ar" and i + 1 == len(words)):
+            is_close = re.fullmatch(r"[.,;:)\]!?]+", word)
+            shown = "file ..." if word == "Ar" else word
+            text += f"({word})" if i > 1 and words[i - 2] == "Xr" else ("" if is_close else glue) + shown
             glue = " "
     return text
 
@@ -164,16 +164,16 @@ def _table(page: _Page, lines: Iterator[str]) -> None:
     page.end(1)
     separator, is_data = "\t", False
     for line in lines:
-        if line.startswith(".TE"):
+        row = line
+        if row.startswith(".TE"):
             break
-        found = re.search(r"tab\s*\(?(.)\)?.*;$", line) if not is_data else None
-        separator = found[1] if found else separator
-        if is_data and line not in ("_", "=") and not line.startswith("."):
-            row = line
+        if is_data and row not in ("_", "=") and not row.startswith("."):
             while row.endswith("T{"):
                 row = row[:-2] + " ".join(iter(lambda: next(lines, "T}"), "T}"))
             page.lines.append("  ".join(cell.strip() for cell in row.split(separator)))
-        is_data = is_data or line.rstrip().endswith(".")
+        elif not is_data and (found := re.search(r"tab\s*\(?(.)\)?.*;$", row)):
+            separator = found[1]
+        is_data = is_data or row.rstrip().endswith(".")
     page.end(1)
 
 
@@ -188,17 +188,16 @@ def _character(match: re.Match[str]) -> str:
     special = match[1] or match[2]
     if special is None:
         return _PLAIN.get(match[3] or "", "")
-    if re.fullmatch(r"u[0-9A-F]{4,6}", special):
-        return chr(int(special[1:], 16))
-    return _SPECIAL.get(special, "")
+    is_code = re.fullmatch(r"u[0-9A-F]{4,5}", special)
+    return chr(int(special[1:], 16)) if is_code else _SPECIAL.get(special, "")
 
 
 def dictionary(_name: str, data: bytes) -> Documents:
     """A dictd dictionary (.dict, .dict.dz): whole entries, which start at the margin, 16 kB a document."""
-    text = decode(data).replace("\r\n", "\n")
-    start = 0
+    text, start = decode(data).replace("\r\n", "\n"), 0
+    entry = re.compile(r"\n(?=\S)")
     while start < len(text):
-        found = re.compile(r"\n(?=\S)").search(text, start + ENTRY_BYTES)
+        found = entry.search(text, start + ENTRY_CHARACTERS)
         end = found.end() if found else len(text)
         yield Rendered(str(start), None, text[start:end])
         start = end
