@@ -26,6 +26,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "fs": ("files", "list, read, copy, sync and check files wherever they lie: fs ls|cat|cp|sync|… PATH"),
     "gc": ("files", "remove expired scratch and what killed writers left"),
     "report": ("reporting", "what crossed regions and what failed, or what takes space: report egress|usage"),
+    "corpus": (
+        "corpus",
+        "look at, clean and sort a folder of text: corpus inspect|stats|dedup|clean|… FOLDER",
+    ),
     "serve": ("serving", "serve an exported model over an OpenAI-compatible HTTP endpoint"),
     "web": ("web", "browse artifacts, lineage, corpora, SQL and transfers in a web browser"),
     "chat": ("serving", "talk to an exported model in the terminal"),

@@ -1,0 +1,183 @@
+"""A person's own folder as documents: each file is read as its name suggests, whatever lies beside it.
+
+Files of rows give a document a row, archives one a member. What is no text, or can't be read, is rejected
+with its reason and stops nothing.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import orjson
+
+from lmlab.core.config import canonical
+from lmlab.core.errors import InputError
+from lmlab.corpus.extracting import Say, SourceTask, documents_of, rounds, write_parts
+from lmlab.corpus.reading import ARCHIVES, Record, read
+from lmlab.corpus.registry import Slice
+from lmlab.corpus.schema import PART_BYTES, REJECTED, Stage, document_id
+from lmlab.dataflow.runner import Runner
+from lmlab.dataflow.shuffle import scatter
+from lmlab.storage import Path, Stat
+
+TASK_BYTES = 64 << 20
+HEAD_BYTES = 1 << 14
+RENDERER_OF = {
+    "html": ("*.html", "*.htm", "*.xhtml"),
+    "gettext": ("*.po",),
+    "notebook": ("*.ipynb",),
+    "mail": ("*.eml",),
+}
+"""How a file or member becomes a document, where that is not `text`."""
+ROW_FILES = (".jsonl", ".ndjson", ".parquet")
+RENDERER_BY_FIELD = {
+    "messages": "chat",
+    "conversations": "chat",
+    "instruction": "instruction",
+    "question": "instruction",
+}
+"""Rows that are more than one text tell it by a field."""
+TEXT_FIELDS = ("text", "content", "body", "markdown", "document", "raw_content", "prompt")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files become documents."""
+
+    text_field: str | None = None
+    """The field of a row that holds its text; None looks for the usual names."""
+    renderer: str | None = None
+    """The renderer of every file or row, instead of the one its name suggests."""
+    min_bytes: int = 1
+    """Shorter texts are rejected."""
+
+
+@dataclass(frozen=True)
+class FolderTask:
+    """Some files of a folder, to be scattered by id."""
+
+    folder: Path
+    files: tuple[Path, ...]
+    reading: Reading
+    parts: int
+    scattered: Path
+
+
+def is_corpus(folder: Path) -> bool:
+    """Whether a folder holds documents already, as a step or `lmlab corpus` wrote them."""
+    return folder.is_dir() and any(path.name.startswith("part-00000-of-") for path in folder.list())
+
+
+def folder_documents(folder: Path, out: Path, reading: Reading, runner: Runner, say: Say) -> Stage:
+    """Write what lies below `folder` (or one file) as documents to `out`; what was read and rejected.
+
+    The domain of a document is the folder below `folder` that it lies in, or `folder` itself.
+    """
+    found = _listed(folder)
+    if not found:
+        raise InputError(f"{folder} holds no file with anything in it. Give a folder of texts.")
+    parts = max(1, math.ceil(sum(size for _, size in found) / PART_BYTES))
+    base = folder if folder.is_dir() else folder.parent
+    tasks = [
+        FolderTask(base, files, reading, parts, out / ".work" / f"scattered-{i:05d}.arrow")
+        for i, files in enumerate(_batches(found))
+    ]
+    runner.run(scatter_files, tasks, name="read", progress=partial(say, "reading files"))
+    return write_parts(tuple(task.scattered for task in tasks), parts, out, runner, say)
+
+
+def _listed(folder: Path) -> list[tuple[Path, int]]:
+    if not folder.exists():
+        raise InputError(f"{folder} does not exist. Check the path.")
+    if not folder.is_dir():
+        return [(folder, folder.size())]
+    found: list[tuple[Path, Stat]] = sorted(folder.walk_stats())
+    return [
+        (path, stat.size_bytes) for path, stat in found if stat.size_bytes and not _is_hidden(path, folder)
+    ]
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    return any(name.startswith(".") for name in path.relative_to(folder).split("/"))
+
+
+def _batches(found: list[tuple[Path, int]]) -> Iterator[tuple[Path, ...]]:
+    batch: list[Path] = []
+    size = 0
+    for path, size_bytes in found:
+        batch.append(path)
+        size += size_bytes
+        if size >= TASK_BYTES:
+            yield tuple(batch)
+            batch, size = [], 0
+    if batch:
+        yield tuple(batch)
+
+
+def scatter_files(task: FolderTask) -> None:
+    """Scatter the documents of some files by id."""
+    rows = (row for file in task.files for row in _rows(file, task))
+    scatter(task.scattered, rounds(rows, task.parts), task.parts, REJECTED)
+
+
+def _rows(file: Path, task: FolderTask) -> Iterator[dict[str, str]]:
+    name, reading = file.relative_to(task.folder), task.reading
+    domain = name.partition("/")[0] if "/" in name else task.folder.name
+    package, is_archive = f"{task.folder.name}/{name}", file.name.endswith(ARCHIVES)
+    reason = ""
+    try:
+        field = "" if is_archive or reading.renderer else _text_field(file, reading.text_field)
+        slices = _slices(domain, reading.renderer or _row_renderer(field))
+        package = package if is_archive else package.rpartition("/")[0]
+        about = package, "unknown", slices, reading.min_bytes, True, task.parts, task.scattered
+        source = SourceTask(file, file.name, None, *about)
+        if not is_archive and not field and b"\0" in file.read_range(0, HEAD_BYTES):
+            reason = "no text: it holds null bytes"
+        else:
+            records = (_named(record, field) for record in read(file, slices))
+            yield from documents_of(source, Counter(), records)
+    except InputError as error:
+        reason = f"unreadable: {error}"
+    if reason:
+        meta = canonical({"domain": domain, "language": None, "path": name})
+        source_id = f"{task.folder.name}/{name}"
+        yield {"id": document_id(""), "text": "", "source_id": source_id, "meta": meta, "reason": reason}
+
+
+def _text_field(file: Path, wanted: str | None) -> str:
+    """The field that holds the text of a file of rows; empty for any other file."""
+    if not any(ending in file.name for ending in ROW_FILES):
+        return ""
+    row = next((record.raw for record in read(file, _slices("-", "document"))), b"{}")
+    row = orjson.loads(row) if isinstance(row, bytes) else row
+    names = list(row) if isinstance(row, dict) else []
+    field = next((name for name in (wanted, *RENDERER_BY_FIELD, *TEXT_FIELDS) if name in names), None)
+    if field is None or (wanted and field != wanted):
+        raise InputError(
+            f"{file} has no field {wanted or 'known for text'}, only {', '.join(names) or 'none'}. "
+            "Name it with --text-field."
+        )
+    return field
+
+
+def _row_renderer(field: str) -> str | None:
+    return RENDERER_BY_FIELD.get(field, "document") if field else None
+
+
+def _named(record: Record, field: str) -> Record:
+    """The row with its text where the renderer looks for it."""
+    if field in ("", "text", *RENDERER_BY_FIELD):
+        return record
+    row = orjson.loads(record.raw) if isinstance(record.raw, bytes) else record.raw
+    return record._replace(raw={**row, "text": row.get(field)})
+
+
+def _slices(domain: str, renderer: str | None) -> tuple[Slice, ...]:
+    if renderer is not None:
+        return (Slice(domain, ("*",), renderer),)
+    named = [
+        Slice(domain, (*patterns, *(f"{p}.gz" for p in patterns)), r) for r, patterns in RENDERER_OF.items()
+    ]
+    return (*named, Slice(domain, ("*",)))
