@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import subprocess
+import sys
+import time
 import urllib.request
 
 import pytest
@@ -196,7 +199,7 @@ def test_a_stalled_server_is_given_up_after_eight_tries_without_a_byte(ranged, o
     one = Ranges(count=1, connections=1, tries=8, first_wait_s=0.001, longest_wait_s=0.004)
     with pytest.raises(StorageError, match="stalled/50000 could not be read"):
         fetch_all([page(f"{ranged}/stalled/50000", noise(50_000))], out().path, silent, one)
-    assert [seen[0] for seen in ask(f"{ranged}/seen")] == ["HEAD", "HEAD", *["GET"] * 8]
+    assert [seen[0] for seen in ask(f"{ranged}/seen")] == ["HEAD", *["GET"] * 8]
     assert out().path.walk() == []
 
 
@@ -291,3 +294,48 @@ def test_two_sources_of_one_name_are_refused(tmp_path, out):
 def test_a_source_cannot_name_a_place_outside(name):
     with pytest.raises(ConfigError, match="leads elsewhere"):
         Files(name, "/data", "MIT", SLICES)
+
+
+# -- when it goes wrong in the middle --------------------------------------------------------------
+
+FETCH = """
+import sys
+from lmlab.corpus import Files, Slice
+from lmlab.corpus.fetching import fetch_all
+from lmlab.storage import Path
+source = Files("sample", sys.argv[1], "MIT", (Slice("prose", ("*",)),), (sys.argv[3],))
+fetch_all([source], Path(sys.argv[2]), lambda *_: None)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_fetch_goes_on_with_what_is_missing(at_hub, out, fault_proxy, monkeypatch):
+    faults = fault_proxy(at_hub)
+    monkeypatch.setenv("HF_ENDPOINT", faults.address)
+    faults.set({"do": "delay", "method": "GET", "path": "part-0000[4-7]", "seconds": 30.0})
+    source = hub_files()
+    words = [sys.executable, "-c", FETCH, source.place, str(out().path), source.files[0]]
+    first = subprocess.Popen(words)
+    while len(list((out().path.local / ".success").rglob("*.json"))) < 4:
+        assert first.poll() is None
+        time.sleep(0.02)
+    first.kill()
+    first.wait()
+    assert not (out().path / "manifest.json").exists()
+    faults.set()
+    subprocess.run(words, check=True)
+    asked = [path for method, path in faults.seen() if method == "GET" and "/resolve/" in path]
+    assert len(asked) == 4
+    assert len(contents(out())) == 8
+    assert not (out().path / ".success").exists()
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_one_line_and_leaves_nothing(at_hub, out):
+    limited = f"import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, 1 << 15))\n{FETCH}"
+    source = hub_files("acme/corpus", "data/large.bin")
+    words = [sys.executable, "-c", limited, source.place, str(out().path), source.files[0]]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert "StorageError" in done.stderr.splitlines()[-1]
+    assert "the disk is full" in done.stderr.splitlines()[-1]
+    assert [path for path in out().path.walk() if "large.bin" in path.name] == []

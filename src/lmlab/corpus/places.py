@@ -31,7 +31,6 @@ _BEGINS = {
     ".deb": rb"!<arch>\n", ".warc": rb"WARC/",
 }  # fmt: skip
 _PAGE = re.compile(rb"\s*<(!doctype html|html)", re.IGNORECASE)
-_UNKNOWN = Stat(0, 0, "")
 
 
 def recorded(out: Path) -> dict[str, Entry]:
@@ -52,7 +51,7 @@ def bring_all(source: AnySource, out: Path, say: Say, known: dict[str, Entry], r
         found = known.get(source.file)
         if found and found["sha256"] == source.sha256:
             return [found]
-        wanted = [(source.file, Path(source.package), _stat(Path(source.package)))]
+        wanted = [(source.file, Path(source.package), Stat(0, 0, ""))]
     else:
         wanted = _listed(source)
     entries: dict[str, Entry] = {}
@@ -80,19 +79,12 @@ def describe(source: AnySource, file: str) -> Entry:
         "file": file,
         "registry": source.registry if is_archive else Path(source.place).scheme,
         "package": source.package if is_archive else source.name,
-        "version": source.version,
+        "version": source.version if is_archive else source.place.rpartition("@")[2],
         "sha256": source.sha256 if is_archive else None,
         "license": source.license,
         "domain": ", ".join(piece.domain for piece in source.slices),
         "slices": [encode(piece) for piece in source.slices],
     }
-
-
-def _stat(place: Path) -> Stat:
-    try:
-        return place.stat()
-    except NoRanges:
-        return _UNKNOWN
 
 
 def _listed(source: Files) -> list[tuple[str, Path, Stat]]:
@@ -141,8 +133,6 @@ def _copy(place: Path, stat: Stat, target: Path, say: Say, ranges: Ranges) -> No
             # Cut more often than one request bears: ranges go on as long as it moves.
             say(f"{target.name}: in ranges", 0, 1)
     try:
-        if stat == _UNKNOWN:
-            raise NoRanges(f"{place} has no known size.")
         download(place, target.local, ranges)
     except NoRanges:
         say(f"{target.name}: whole, its server gives no ranges", 0, 1)

@@ -97,11 +97,6 @@ class Files:
         if not self.files:
             raise ConfigError(f"{self.name} has no patterns in `files`, so it selects nothing. Give one.")
 
-    @property
-    def version(self) -> str:
-        """The revision; of other places their address, whose files the manifest pins."""
-        return self.place.rpartition("@")[2]
-
 
 AnySource = Source | Files
 
