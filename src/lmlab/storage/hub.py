@@ -146,7 +146,7 @@ class Hub:
                 answer.close()
                 if answer.status_code != 429 and answer.status_code < 500:
                     raise self._refusal(answer, key)
-                asked_s = _retry_after_s(answer)
+                asked_s = retry_after_s(answer)
                 wait_s = max(wait_s, asked_s)
                 reason = f"it answers {answer.status_code}" + (
                     f", and to wait {asked_s:.0f} s" * (asked_s > 0)
@@ -267,7 +267,7 @@ def _etag(answer: httpx.Response) -> str:
     return told.removeprefix("W/").strip('"')
 
 
-def _retry_after_s(answer: httpx.Response) -> float:
+def retry_after_s(answer: httpx.Response) -> float:
     told = answer.headers.get("retry-after", "0")
     if told.isdigit():
         return float(told)
