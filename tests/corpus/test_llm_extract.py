@@ -167,7 +167,7 @@ def test_retry_after_is_kept_to(endpoint, cache):
 def test_refusal_is_never_asked_again(endpoint, cache, status):
     endpoint.replies = [lambda _: JSONResponse({"error": "no\nentry"}, status)] * 9
     with pytest.raises(
-        ConfigError, match=rf"refuses some-model \('{status}: .*Correct url, model or token"
+        ConfigError, match=rf"refuses some-model \({status}: .*no.*entry.*Correct url, model or token"
     ) as told:
         extract_pages(PAGES[:1], endpoint.extractor(), cache)
     assert len(endpoint.asked) == 1
@@ -188,7 +188,7 @@ def test_token_is_sent_but_stands_nowhere(endpoint, cache, monkeypatch):
 
 def test_endpoint_that_stays_busy_ends_the_run_and_what_it_answered_is_kept(endpoint, cache):
     endpoint.replies = [lambda prompt: said(content(prompt))] + [lambda _: Response("busy", 503)] * 2
-    with pytest.raises(HostError, match=r"gave no answer in 2 tries \(the last: '503: busy'\)"):
+    with pytest.raises(HostError, match=r"gave no answer in 2 tries \(the last: 503: busy\)"):
         extract_pages(PAGES[:2], endpoint.extractor(at_once=1, tries=2), cache)
     assert len(extract_pages(PAGES[:2], endpoint.extractor(), cache)) == 2
     assert len(endpoint.asked) == 4

@@ -146,14 +146,14 @@ async def _ask(http: httpx.AsyncClient, asked: dict[str, Json], extractor: Extra
         except (httpx.TransportError, TimeoutError) as error:
             said = f"{type(error).__name__} {error}"
             continue
-        said = f"{reply.status_code}: {reply.text[:200]}"
+        said = f"{reply.status_code}: {' '.join(reply.text[:200].split())}"
         if reply.status_code in (401, 403, 404):
-            raise ConfigError(f"{url} refuses {extractor.model} ({said!r}). Correct url, model or token.")
+            raise ConfigError(f"{url} refuses {extractor.model} ({said}). Correct url, model or token.")
         if reply.status_code < 500 and reply.status_code != 429:
             return reply.content
         wait_s = retry_after_s(reply) or wait_s
     raise HostError(
-        f"{url} gave no answer in {extractor.tries} tries (the last: {said!r}), so pages are missing. "
+        f"{url} gave no answer in {extractor.tries} tries (the last: {said}), so pages are missing. "
         "See that it runs, and run this again: what it answered is kept."
     )
 
