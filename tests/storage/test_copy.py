@@ -3,6 +3,7 @@
 import doctest
 import hashlib
 import os
+import re
 import random
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from importlib import import_module
 
 import pytest
 
-from lmlab.core.errors import ConfigError, StorageError
+from lmlab.core.errors import ConfigError, Refused, StorageError
 from lmlab.storage import Path, copy, parts
 
 DOWNLOAD = """
@@ -76,6 +77,25 @@ def test_a_file_arrives_whole_in_32_parts(any_root, tmp_path, size):
     assert [path.suffix for path in (tmp_path / "scratch").iterdir()] == [".lock"]
 
 
+@pytest.mark.parametrize(("start", "end"), [(0, 1), (7, 3_000_000), (2_999_999, 3_000_000)])
+def test_a_range_comes_in_blocks(any_root, start, end):
+    (any_root / "x").write_bytes(noise(3_000_000))
+    blocks = list((any_root / "x").chunks(start, end))
+    assert b"".join(blocks) == noise(3_000_000)[start:end]
+    assert len(blocks) >= (end - start) >> 21
+
+
+def test_a_file_that_was_replaced_is_not_asked_for_again(faulty_root):
+    root, faults = faulty_root
+    (root / "x").write_bytes(b"old")
+    etag = (root / "x").stat().etag
+    (root / "x").write_bytes(b"new content")
+    faults.set()
+    with pytest.raises(Refused, match="was replaced while it was being read"):
+        list((root / "x").chunks(0, 3, etag))
+    assert len(faults.seen()) == 1
+
+
 def test_a_download_goes_on_through_cut_connections(faulty_root, tmp_path, monkeypatch):
     root, faults = faulty_root
     monkeypatch.setattr(parts, "_BLOCK", 1 << 16)
@@ -114,7 +134,7 @@ def test_a_source_that_changes_meanwhile_is_refused(faulty_root, tmp_path, monke
     (root / "x").write_bytes(noise((1 << 18) + 1)[1:])
     _, errors = first.communicate()
     assert first.returncode
-    assert "StorageError" in errors.splitlines()[-1]
+    assert re.search(r"Refused: .* was replaced|StorageError: .* changed while", errors.splitlines()[-1])
     assert not (tmp_path / "y").exists()
 
 

@@ -17,13 +17,16 @@ _LEFT_OUT = ("site-packages", "dist-packages", "__pycache__")
 def pack(target: Path) -> str:
     """Write the archive to `target`; the Python version it came from."""
     library = Path(sysconfig.get_path("stdlib"))
-    if not library.is_dir():
-        raise HostError(
-            f"This Python keeps its library in {library}, which is no folder. Choose another source: "
-            "pypi+npm or pypi."
-        )
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        topics = {}
+    if not topics or not library.is_dir():
+        lacks = f"library in {library}" if topics else "pydoc_data.topics"
+        raise HostError(f"This Python has no {lacks}. Choose another source: pypi+npm or pypi.")
+    pages = ((f"topics/{topic}.txt", content.encode()) for topic, content in sorted(topics.items()))
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name, data in (*_code(library), *_topics()):
+        for name, data in (*_code(library), *pages):
             entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
             archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
     return platform.python_version()
@@ -38,14 +41,3 @@ def _code(library: Path) -> Iterator[tuple[str, bytes]]:
             yield f"lib/{name.as_posix()}", path.read_bytes()
         except OSError as error:
             raise InputError(f"{path} can't be read ({error.strerror}). Make it readable.") from error
-
-
-def _topics() -> Iterator[tuple[str, bytes]]:
-    try:
-        from pydoc_data.topics import topics
-    except ImportError as error:
-        raise HostError(
-            "This Python has no pydoc_data.topics. Choose another source: pypi+npm or pypi."
-        ) from error
-    for topic, content in sorted(topics.items()):
-        yield f"topics/{topic}.txt", content.encode()
