@@ -15,8 +15,8 @@ from rendered_files import GOLDENS
 
 from lmlab.core.config import encode
 from lmlab.core.errors import InputError
-from lmlab.corpus import Raw, Slice, reading
-from lmlab.corpus.extracting import extract_all, fan_out
+from lmlab.corpus import Documents, Raw, Slice, extract, fan_out, reading
+from lmlab.corpus.extracting import extract_all
 from lmlab.corpus.reading import read, render, spans
 from lmlab.corpus.schema import parts_of
 from lmlab.dataflow import TaskFailed
@@ -213,24 +213,26 @@ def massive():
     return file.getvalue()
 
 
-def test_massive_has_one_output_for_each_locale(source, tmp_path, rows_of, any_runner):
+def test_massive_has_one_output_for_each_locale(source, tmp_path, out, rows_of, any_runner):
     raw = source({"massive.tar.gz": (massive(), (Slice("massive", ("*.jsonl",), "massive"),))})
-    extracted(raw, Path(tmp_path / "all"))
-    with any_runner(1) as runner:
-        found = fan_out(Path(tmp_path / "all"), Path(tmp_path / "by"), "language", runner, lambda *_: None)
-    assert found == {"de-DE": 4, "en-US": 4, "ja-JP": 4}
-    for locale in found:
-        folder = Path(tmp_path / "by" / locale)
-        assert [p.name for p in parts_of(folder)] == [p.name for p in parts_of(Path(tmp_path / "all"))]
-        assert {json.loads(row["meta"])["language"] for row in rows_of(folder)} == {locale}
-    together = [row for locale in found for row in rows_of(Path(tmp_path / "by" / locale))]
-    assert sorted(map(str, together)) == sorted(map(str, rows_of(Path(tmp_path / "all"))))
+    docs = Documents.at(
+        str(tmp_path / "all"), **extract.body(out("all"), Raw.at(raw, archives=1, size_bytes=1), 1).result
+    )
+    result = fan_out.body(out("by"), docs).result
+    assert result["documents"] == docs.documents == 12
+    folders = [out("by").path / locale for locale in ("de-DE", "en-US", "ja-JP")]
+    assert folders == [path for path in out("by").path.list() if path.is_dir()]
+    for folder in folders:
+        assert [path.name for path in parts_of(folder)] == [path.name for path in parts_of(docs.path)]
+        assert {json.loads(row["meta"])["language"] for row in rows_of(folder)} == {folder.name}
+    together = [row for folder in folders for row in rows_of(folder)]
+    assert sorted(map(str, together)) == sorted(map(str, rows_of(docs.path)))
 
 
-def test_fan_out_by_something_that_cannot_name_a_folder_is_refused(source, tmp_path):
+def test_fan_out_by_something_that_cannot_name_a_folder_is_refused(source, tmp_path, out):
     extracted(source({"a.jsonl": (lines(), DOCUMENT)}), Path(tmp_path / "all"))
-    with open_runner(1) as runner, pytest.raises(InputError, match=r"path='a.jsonl:.*can't name a folder"):
-        fan_out(Path(tmp_path / "all"), Path(tmp_path / "by"), "path", runner, lambda *_: None)
+    with pytest.raises(InputError, match=r"path='a.jsonl:.*can't name a folder"):
+        fan_out.body(out("by"), Documents.at(str(tmp_path / "all"), documents=20, size_bytes=1), "path", 1)
 
 
 def test_same_bytes_for_any_number_of_workers_and_ranges(source, tmp_path, monkeypatch):

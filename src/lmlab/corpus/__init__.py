@@ -78,6 +78,7 @@ if TYPE_CHECKING:
         Raw as Raw,
         curate as curate,
         extract as extract,
+        fan_out as fan_out,
         fetch as fetch,
     )
     from lmlab.corpus.testbed import ARMS as ARMS, Arm as Arm, arms as arms
@@ -126,6 +127,7 @@ __getattr__, __dir__, __all__ = exports(
         "embed": ".quality_steps",
         "estimate_tokens": ".estimate",
         "extract": ".steps",
+        "fan_out": ".steps",
         "fetch": ".steps",
         "filter_documents": ".filtering",
         "fingerprint": ".manifest",

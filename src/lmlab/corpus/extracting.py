@@ -1,4 +1,4 @@
-"""Sources to documents: tasks scatter what they render, one for each part sorts it, and languages fan out."""
+"""Sources to documents: tasks scatter what they render, and one for each part sorts it."""
 
 import math
 import re
@@ -227,27 +227,26 @@ def write_part(task: PartTask) -> Stage:
     return stage
 
 
-def fan_out(documents: Path, out: Path, field: str, runner: Runner, say: Say) -> dict[str, int]:
-    """Write one folder of documents below `out` for each value of a meta field; documents by value.
+def spread(documents: Path, out: Path, field: str, runner: Runner, say: Say) -> dict[str, Stage]:
+    """Write one folder of documents below `out` for each value of a meta field; what went into each.
 
-    MASSIVE has one output per locale so: `fan_out(documents, out, "language", …)`. Every folder has all the
-    parts, some of them empty, so that attributes stand beside each.
+    Every folder has all the parts, some of them empty, so that attributes can stand beside each.
     """
     names = [path.name for path in parts_of(documents)]
     tasks = [(documents, out, field, name) for name in names]
     stages: dict[str, Stage] = {}
-    for counted in runner.run(fan_part, tasks, name="fan out", progress=partial(say, "spreading")):
+    for counted in runner.run(spread_part, tasks, name="spread", progress=partial(say, "spreading")):
         for value, stage in counted.items():
-            stages.setdefault(value, Stage("fan out")).merge(stage)
+            stages.setdefault(value, Stage("spread")).merge(stage)
     for value, stage in stages.items():
         for name in names:
             if not (out / value / name).exists():
                 write_parquet(out / value / name, DOCUMENTS.empty_table())
         write_stages(out / value, [stage.row()])
-    return {value: stage.documents_out for value, stage in sorted(stages.items())}
+    return stages
 
 
-def fan_part(task: tuple[Path, Path, str, str]) -> dict[str, Stage]:
+def spread_part(task: tuple[Path, Path, str, str]) -> dict[str, Stage]:
     """Spread one part of documents, given with the folder to write to, the field, and the part's name."""
     documents, out, field, name = task
     table = read_parquet(documents / name)
@@ -261,5 +260,5 @@ def fan_part(task: tuple[Path, Path, str, str]) -> dict[str, Stage]:
             )
         own = table.filter(pa.array(values == value))
         write_parquet(out / value / name, own)
-        stages[value] = Stage("fan out").take(text_sizes(own))
+        stages[value] = Stage("spread").take(text_sizes(own))
     return stages

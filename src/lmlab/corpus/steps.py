@@ -68,22 +68,41 @@ def fetch(out: Out, sources: tuple[AnySource, ...]) -> Raw:
     return Raw(archives=len(archives), size_bytes=sum(entry["bytes"] for entry in archives))
 
 
-@step(local_files=True)
-def extract(out: Out, raw: Raw, min_bytes: int = 80, workers: RunOnly[int] = 2) -> Documents:
-    """Render the members of all archives as documents, each archive in one streaming pass.
+@step
+def extract(
+    out: Out, raw: Raw, min_bytes: int = 80, workers: RunOnly[int] = 2, *, quarantine: bool = False
+) -> Documents:
+    """Render the members and rows of all sources as documents, each source in one streaming pass.
 
     What is no text, or less than `min_bytes` of it, is kept in rejected/extract. Raises InputError for a
-    truncated archive.
+    truncated source, and TaskFailed for a record that its renderer can't read; with `quarantine` that is
+    rejected too.
     """
     from lmlab.corpus.extracting import extract_all
     from lmlab.dataflow.runner import open_runner
 
     with open_runner(workers) as pool:
-        stage = extract_all(raw.path, out.path, min_bytes, pool, out.status)
+        stage = extract_all(raw.path, out.path, min_bytes, pool, out.status, is_quarantine=quarantine)
     return Documents(documents=stage.documents_out, size_bytes=stage.bytes_out)
 
 
-@step(local_files=True)
+@step
+def fan_out(out: Out, documents: Artifact, field: str = "language", workers: RunOnly[int] = 2) -> Documents:
+    """One folder of documents for each value of a field of their meta, as MASSIVE has one for each locale.
+
+    A folder is a part of the artifact: `fan_out("massive/by-locale", docs)["de-DE"]`. Raises InputError for
+    a value that can't name a folder.
+    """
+    from lmlab.corpus.extracting import spread
+    from lmlab.dataflow.runner import open_runner
+
+    with open_runner(workers) as pool:
+        stages = spread(documents.path, out.path, field, pool, out.status).values()
+    size_bytes = sum(stage.bytes_out for stage in stages)
+    return Documents(documents=sum(stage.documents_out for stage in stages), size_bytes=size_bytes)
+
+
+@step
 def curate(
     out: Out,
     documents: Artifact,
@@ -91,17 +110,19 @@ def curate(
     holdout: Holdout = HOLDOUT,
     *,
     decontamination: Decontamination = DECONTAMINATION,
+    part_bytes: int = 16 << 20,
     workers: RunOnly[int] = 2,
 ) -> Corpus:
     """Normalize, deduplicate, hold out and decontaminate; every rejected document is kept with its reason.
 
-    The bytes written depend on the documents and the parameters alone, not on `workers`. Raises InputError
-    for an empty corpus and for a domain too small to hold text out of.
+    Parts hold about `part_bytes` of text: take 256 MB for a large corpus. The bytes written depend on the
+    documents and the parameters alone, not on `workers`. Raises InputError for an empty corpus and for a
+    domain too small to hold text out of.
     """
     from lmlab.corpus.curating import Recipe, curate_all
     from lmlab.dataflow.runner import open_runner
 
-    recipe = Recipe(near_duplicates, holdout, decontamination)
+    recipe = Recipe(near_duplicates, holdout, decontamination, part_bytes)
     with open_runner(workers) as pool:
         domains = curate_all(documents.path, out.path, recipe, pool, out.status)
     return Corpus(
