@@ -81,7 +81,7 @@ def quality(
     out: Out,
     documents: Artifact,
     model: Artifact | str,
-    good: tuple[str, ...] = ("__label__hq",),
+    good: tuple[str, ...] = ("hq",),
     workers: RunOnly[int] = 2,
 ) -> Attributes:
     """The probability that each document is good, by a trained model or a fastText file (.bin, .ftz).

@@ -7,14 +7,13 @@ fastText model (.bin, .ftz) can stand in its place.
 import math
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, vstack
 
 from lmlab.core.config import decode, encode
 from lmlab.core.errors import ConfigError, InputError
@@ -27,9 +26,7 @@ from lmlab.corpus.traits.features import CAP_BYTES, batches, hashed
 from lmlab.dataflow.files import read_jsonl, write_parquet
 from lmlab.storage import Path, read_json, write_json
 
-SCORES = pa.schema(
-    [pa.field("id", pa.string(), nullable=False), pa.field("score", pa.float32(), nullable=False)]
-)
+SCORES = pa.schema([("id", pa.string()), ("score", pa.float32())])
 """Calibrated probability that a document is good."""
 THRESHOLDS = (0.1, 0.25, 0.5, 0.75, 0.9)
 TRAIN, CALIBRATE, DEV = range(3)
@@ -41,52 +38,35 @@ _FEWEST = 5
 _FORMAT = 1
 
 
-@dataclass(frozen=True)
-class Linear:
-    """Log-odds are `slope * (features @ weights + intercept) + offset`; slope and offset calibrate."""
-
-    weights: np.ndarray
-    """float32, one for each bucket."""
-    intercept: float
-    slope: float
-    offset: float
-    ngrams: NGrams
-
-    def raw(self, table: pa.Table) -> np.ndarray:
-        """float64 log-odds of each document before calibration."""
-        found = [_present(hashed(batch, self.ngrams)) @ self.weights for batch in batches(table)]
-        return np.concatenate(found).astype(np.float64) + self.intercept
-
-
 def read_labelled(file: Path, documents: Path | None) -> pa.Table:
     """Rows (id, text, label) of a .jsonl of {"text", "label"}, or of {"id", "label"} about `documents`.
 
     Of documents labelled twice the first label holds. InputError for a row without them, for an unknown id.
     """
-    rows: dict[str, tuple[str | None, str]] = {}
+    texts: dict[str, str | None] = {}
+    labels: dict[str, str] = {}
     for number, row in enumerate(read_jsonl(file), 1):
-        text, label = (row.get("text"), row.get("label")) if isinstance(row, dict) else (None, None)
-        key = document_id(text) if isinstance(text, str) else isinstance(row, dict) and row.get("id")
-        if not isinstance(key, str) or not isinstance(label, str | int):
+        known = row if isinstance(row, dict) else {}
+        text, key, label = known.get("text"), known.get("id"), known.get("label")
+        if not isinstance(text or key, str) or not isinstance(label, str | int):
             raise InputError(
                 f'{file}, line {number}, is not {{"text" or "id": …, "label": …}}, so nothing can be learned '
                 f"from it. Mend or remove the line."
             )
-        rows.setdefault(key, (text, str(label)))
-    wanted = [key for key, (text, _) in rows.items() if text is None]
-    if wanted and documents is not None:
-        value_set = pc.SetLookupOptions(pa.array(wanted))
-        for part in parts_of(documents):
-            table = load_text(part)
-            found = table.filter(pc.call_function("is_in", [table.column("id")], value_set))
-            rows |= {row["id"]: (row["text"], rows[row["id"]][1]) for row in found.to_pylist()}
-    missing = [key for key, (text, _) in rows.items() if text is None]
+        place = document_id(text) if text else str(key)
+        texts.setdefault(place, text)
+        labels.setdefault(place, str(label))
+    for part in parts_of(documents) if documents and None in texts.values() else []:
+        found = load_text(part)
+        found = found.filter(pc.field("id").isin(list(texts)))
+        texts |= dict(zip(*(found.column(name).to_pylist() for name in ("id", "text")), strict=True))
+    missing = [key for key, text in texts.items() if text is None]
     if missing:
         raise InputError(
             f"{file} labels {len(missing)} documents whose text is not given, the first {missing[0]}. Give "
             "the documents they belong to, or the text itself."
         )
-    columns = [list(rows), [text for text, _ in rows.values()], [label for _, label in rows.values()]]
+    columns = [list(texts), list(texts.values()), list(labels.values())]
     schema = pa.schema([("id", pa.string()), ("text", pa.large_string()), ("label", pa.string())])
     return pa.table(columns, schema=schema).sort_by("id").combine_chunks()
 
@@ -105,7 +85,7 @@ def train(labelled: pa.Table, good: tuple[str, ...], ngrams: NGrams, out: Path) 
                 f"The {name} side has {count[0]} good ({', '.join(good)}) and {count[1]} other documents, "
                 f"too few to learn or to measure from. Label more: each side needs {_FEWEST} of both."
             )
-    features = _present(hashed(labelled, ngrams))
+    features = _present(csr_matrix(vstack([hashed(batch, ngrams) for batch in batches(labelled)])))
     fitted = LogisticRegression(C=30.0, max_iter=300).fit(features[side == TRAIN], is_good[side == TRAIN])
     weights, intercept = fitted.coef_[0].astype(np.float32), float(fitted.intercept_[0])
     raw = (features @ weights).astype(np.float64) + intercept
@@ -153,16 +133,14 @@ def assess(scores: np.ndarray, is_good: np.ndarray) -> dict[str, Any]:
     table = []
     for threshold in THRESHOLDS:
         kept = scores >= threshold
-        hits = int((kept & is_good).sum())
-        table.append(
-            {
-                "threshold": threshold,
-                "kept": float(kept.mean()),
-                "precision": share(hits, int(kept.sum())),
-                "recall": share(hits, good),
-                "agreement": share(int((kept == is_good).sum()), len(scores)),
-            }
-        )
+        hits, agreed = int((kept & is_good).sum()), int((kept == is_good).sum())
+        shares = {
+            "precision": (hits, int(kept.sum())),
+            "recall": (hits, good),
+            "agreement": (agreed, len(kept)),
+        }
+        row = {name: share(*counts) for name, counts in shares.items()}
+        table.append({"threshold": threshold, "kept": float(kept.mean()), **row})
     interval = {"value": float(auc), "low": float(max(auc - spread, 0)), "high": float(min(auc + spread, 1))}
     return {"auc": interval, "calibration": _calibration(scores, is_good), "thresholds": table}
 
@@ -202,14 +180,16 @@ def score(table: pa.Table, settings: tuple[Path, tuple[str, ...]]) -> pa.Table:
     if place.name.endswith((".bin", ".ftz")):
         values = _fasttext_scores(table, place, good)
     else:
-        model = load(place)
-        values = _sigmoid(model.slope * model.raw(table) + model.offset)
-    return pa.table({"id": table.column("id"), "score": pa.array(values.astype(np.float32))})
+        about, weights = load(place)
+        ngrams = decode(NGrams, about["ngrams"], f"{place}/model.json")
+        raw = np.concatenate([_present(hashed(batch, ngrams)) @ weights for batch in batches(table)])
+        values = _sigmoid(about["slope"] * (raw.astype(np.float64) + about["intercept"]) + about["offset"])
+    return pa.table([table.column("id"), values.astype(np.float32)], schema=SCORES)
 
 
 @cache
-def load(folder: Path) -> Linear:
-    """The model in `folder`; InputError if it is of another format."""
+def load(folder: Path) -> tuple[dict[str, Any], np.ndarray]:
+    """model.json and the float32 weight of each bucket; InputError for another format."""
     from safetensors.numpy import load as read
 
     about = read_json(folder / "model.json")
@@ -217,9 +197,7 @@ def load(folder: Path) -> Linear:
         raise InputError(
             f"{folder}/model.json has format {about.get('format')}, not {_FORMAT}. Train it again."
         )
-    weights = read((folder / "weights.safetensors").read_bytes())["weights"]
-    ngrams = decode(NGrams, about["ngrams"], f"{folder}/model.json")
-    return Linear(weights, about["intercept"], about["slope"], about["offset"], ngrams)
+    return about, read((folder / "weights.safetensors").read_bytes())["weights"]
 
 
 def _fasttext_scores(table: pa.Table, file: Path, good: tuple[str, ...]) -> np.ndarray:

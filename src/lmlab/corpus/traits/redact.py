@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -48,14 +49,20 @@ def spans_of(text: bytes, kinds: tuple[str, ...]) -> list[dict[str, Any]]:
 
 def _found(text: bytes) -> Iterator[tuple[int, int, str]]:
     """(start, -end, kind) of all that a rule accepts: they sort by start, the longest first."""
-    for trigger, before, after, rules in _SCANS:
-        whole = [(0, len(text))]
-        near = [(m.start() - before, m.end() + after) for m in trigger.finditer(text)] if trigger else whole
-        for kind, pattern, accepts in rules:
-            for left, right in near:
-                for match in pattern.finditer(text, max(0, left), right):
-                    if place := accepts(text, match):
-                        yield place[0], -place[1], kind
+    for at in re.finditer(b"@", text):
+        before = text[max(0, at.start() - 64) : at.start()]
+        user = before[len(before.rstrip(_USER)) :].lstrip(_USER_MARKS)
+        match = _EMAIL.match(text, at.start() - len(user)) if user else None
+        if match and _is_somebodys(match):
+            yield match.start(), -match.end(), "email"
+    for digits in _DIGITS.finditer(text):
+        for match in _NUMBER.finditer(text, max(0, digits.start() - 2), digits.end() + 2):
+            if _ACCEPTS[str(match.lastgroup)](text, match):
+                yield match.start(), -match.end(), str(match.lastgroup)
+    for kind, pattern, accepts in _RULES:
+        for match in pattern.finditer(text):
+            if place := accepts(text, match):
+                yield place[0], -place[1], kind
 
 
 def _plain(kind: str, value: bytes) -> bytes:
@@ -69,10 +76,10 @@ def _any(_text: bytes, match: Match) -> Place | None:
     return match.span()
 
 
-def _email(_text: bytes, match: Match) -> Place | None:
+def _is_somebodys(match: Match) -> bool:
     user, _, domain = match[0].lower().partition(b"@")
-    is_nobodys = user == b"git" or _RESERVED.search(domain) or domain.rpartition(b".")[2] in _FILE_ENDINGS
-    return None if is_nobodys else match.span()
+    is_file = domain.rpartition(b".")[2] in _FILE_ENDINGS
+    return user != b"git" and not is_file and not _RESERVED.search(domain)
 
 
 def _card(_text: bytes, match: Match) -> Place | None:
@@ -82,24 +89,24 @@ def _card(_text: bytes, match: Match) -> Place | None:
 
 
 def _phone(_text: bytes, match: Match) -> Place | None:
-    return (
-        match.span()
-        if (10 if match[0][0] == 48 else 8) <= sum(48 <= byte <= 57 for byte in match[0]) <= 15
-        else None
-    )
+    digits = len(re.sub(rb"\D", b"", match[0]))
+    return match.span() if (10 if match[0].startswith(b"0") else 8) <= digits <= 15 else None
 
 
 def _address(text: bytes, match: Match) -> Place | None:
-    """A public address that is no version number."""
+    is_version = _VERSION.search(text, max(0, match.start() - 12), match.start())
+    return None if is_version or not _is_public(match[0]) else match.span()
+
+
+@lru_cache(1 << 16)
+def _is_public(value: bytes) -> bool:
+    """Whether that is an address, of the internet, and not more likely the number of a version."""
     try:
-        address = ipaddress.ip_address(match[0].decode())
+        address = ipaddress.ip_address(value.decode())
     except ValueError:
-        return None
-    is_version = address.version == 4 and (
-        max(address.packed[:3]) < _LARGEST_VERSION
-        or _VERSION.search(text, max(0, match.start() - 12), match.start())
-    )
-    return match.span() if address.is_global and not address.is_multicast and not is_version else None
+        return False
+    is_version = address.version == 4 and max(address.packed[:3]) < _LARGEST_VERSION
+    return address.is_global and not address.is_multicast and not is_version
 
 
 def _iban(_text: bytes, match: Match) -> Place | None:
@@ -115,19 +122,15 @@ def _iban(_text: bytes, match: Match) -> Place | None:
 
 def _assigned(text: bytes, match: Match) -> Place | None:
     """A value as random as a key, given to something called one; a UUID or words are none."""
-    value, before = match[1], max(0, match.start() - 24)
-    if (
-        not _KEY_NAME.search(text, before, match.start())
-        or _UUID.fullmatch(value)
-        or not re.search(rb"\d", value)
-    ):
+    value, name = match[1], _KEY_NAME.search(text, max(0, match.start() - 24), match.start())
+    if not name or _UUID.fullmatch(value) or not re.search(rb"\d", value):
         return None
     bits = -sum(n / len(value) * math.log2(n / len(value)) for n in Counter(value).values())
     return match.span(1) if bits >= _RANDOM_BITS else None
 
 
 _RESERVED = re.compile(
-    rb"(?:^|\.)(?:example\.(?:com|org|net)|example|invalid|test|local|localhost|localdomain)$"
+    rb"(?:^|\.)(?:example(?:\.com|\.org|\.net)?|invalid|test|local|localhost|localdomain)$"
 )
 _FILE_ENDINGS = frozenset(b"png jpg jpeg gif svg webp css js ts py html htm php txt json xml md".split())
 _VERSION = re.compile(rb"(?:\bv|version|ver\.?|release|[=~<>]=|[-_/])\s*[\"']?$", re.IGNORECASE)
@@ -135,43 +138,32 @@ _LARGEST_VERSION = 30
 _UUID = re.compile(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _KEY_NAME = re.compile(rb"(?:key|secret|token|passw(?:or)?d|pwd|credentials?)[\"'\]]?\s*$", re.IGNORECASE)
 _RANDOM_BITS = 3.5
-Rule = tuple[str, re.Pattern[bytes], Callable[[bytes, Match], Place | None]]
-
-
-def _rule(kind: str, pattern: str, accepts: Callable[[bytes, Match], Place | None] = _any) -> Rule:
-    return kind, re.compile(pattern.encode()), accepts
-
-
-_NUMBERS = [
-    _rule("card", r"(?<![\w.-])[2-6]\d{3}([ -]?)\d{4}\1\d{4}\1\d{4}(?![\w-])", _card),
-    _rule("card", r"(?<![\w.-])3[47]\d\d([ -]?)\d{6}\1\d{5}(?![\w-])", _card),
-    _rule("ssn", r"(?<![\w-])(?!000|666|9)\d{3}-(?!00)\d\d-(?!0000)\d{4}(?![\w-])"),
-    _rule(
-        "phone",
-        r"(?<![\w.+/-])(?:\+|00)[1-9]\d{0,2}(?:[ .-]?\(?\d{1,5}\)?){1,5}[ .-]?\d\d(?!\w|\.\d)",
-        _phone,
-    ),
-    _rule("phone", r"(?<![\w.+/(-])(?:1[ .-])?[2-9]\d\d([ .-])[2-9]\d\d\1\d{4}(?![\w-]|\.\d)"),
-    _rule("phone", r"(?<![\w+/])(?:1[ .-]?)?\([2-9]\d\d\) ?[2-9]\d\d[ .-]\d{4}(?![\w-]|\.\d)"),
-    _rule("ip", r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w-]|\.\d)", _address),
-]
-_TEXTS = [
-    _rule("ip", r"\b[23][0-9a-fA-F]{3}:[0-9a-fA-F:]{3,34}(?!\w)", _address),
-    _rule("iban", r"\b[A-Z]{2}\d\d(?: ?[A-Z\d]{1,4}){3,8}(?!\w)", _iban),
-    _rule("secret", r"[=:]>?\s*[\"']?(?:Bearer )?([\w+/-]{16,512}=*)(?![\w(.])", _assigned),
-    _rule("key", r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----[\w+/=\s:,.\\-]{16,9000}?-----END \1-----"),
-    _rule(
-        "key",
-        r"(?:A(?:KIA|SIA)[A-Z0-9]{16}|gh[opsur]_[A-Za-z0-9]{36,255}|github_pat_\w{50,255}|glpat-[\w-]{20}"
-        r"|xox[abeprs]-[\w-]{10,250}|AIza[\w-]{35}|sk-[\w-]{20,250}|hf_[A-Za-z0-9]{30,}"
-        r"|eyJ[\w-]{8,4000}\.eyJ[\w-]{8,4000}\.[\w-]{8,1000})(?![\w-])",
-    ),
-]
-_EMAILS = [
-    _rule("email", r"\w[\w.+%-]*@(?:[A-Za-z\d](?:[A-Za-z\d-]*[A-Za-z\d])?\.)+[A-Za-z]{2,24}\b", _email)
-]
-_SCANS: list[tuple[re.Pattern[bytes] | None, int, int, list[Rule]]] = [
-    (re.compile(rb"@"), 64, 255, _EMAILS),
-    (re.compile(rb"\d[\d .()-]{5,46}\d"), 2, 2, _NUMBERS),
-    (None, 0, 0, _TEXTS),
+_USER_MARKS = b".+%=&'~-"
+_USER = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_" + _USER_MARKS
+_EMAIL = re.compile(rb"[^@]+@(?:[A-Za-z\d](?:[A-Za-z\d-]*[A-Za-z\d])?\.)+[A-Za-z]{2,24}\b")
+_DIGITS = re.compile(rb"\d[\d .()-]{5,46}\d")
+_NUMBER = re.compile(
+    rb"""(?x)
+    (?P<card>(?<![\w.-])(?:[2-6]\d{3}([ -]?)\d{4}\2\d{4}\2\d{4}|3[47]\d\d([ -]?)\d{6}\3\d{5})(?![\w-]))
+    |(?P<ssn>(?<![\w-])(?!000|666|9)\d{3}-(?!00)\d\d-(?!0000)\d{4}(?![\w-]))
+    |(?P<ip>(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w-]|\.\d))
+    |(?P<phone>(?<![\w.+/-])(?:\+|00)[1-9](?:[ .-]?\(?\d{1,5}\)?){1,6}[ .-]?\d\d(?!\w|\.\d)
+      |(?<![\w.+/(-])(?:1[ .-])?[2-9]\d\d([ .-])[2-9]\d\d\7\d{4}(?![\w-]|\.\d)
+      |(?<![\w+/])(?:1[ .-]?)?\([2-9]\d\d\)[ ]?[2-9]\d\d[ .-]\d{4}(?![\w-]|\.\d))"""
+)
+_ACCEPTS: dict[str, Callable[[bytes, Match], Place | None]] = {
+    "card": _card, "ssn": _any, "ip": _address, "phone": _phone,
+}  # fmt: skip
+_RULES = [
+    (kind, re.compile(pattern), accepts)
+    for kind, pattern, accepts in (
+        ("ip", rb"[23](?<!\w[23])[0-9a-fA-F]{3}:[0-9a-fA-F:]{3,34}(?!\w)", _address),
+        ("iban", rb"\b[A-Z]{2}\d\d(?: ?[A-Z\d]{1,4}){3,8}(?!\w)", _iban),
+        ("secret", rb"[=:]>?\s*[\"']?(?:Bearer )?([\w+/-]{16,512}=*)(?![\w(.])", _assigned),
+        ("key", rb"-----BEGIN ([A-Z ]*PRIVATE KEY)-----[\w+/=\s:,.\\-]{16,9000}?-----END \1-----", _any),
+        ("key", rb"eyJ[\w-]{8,4000}\.eyJ[\w-]{8,4000}\.[\w-]{8,1000}(?![\w-])", _any),
+        ("key", rb"AIza[\w-]{35}(?![\w-])|(?:AKIA|ASIA)[A-Z0-9]{16}(?!\w)|hf_[A-Za-z0-9]{30,64}(?!\w)", _any),
+        ("key", rb"(?:gh[opsur]_[A-Za-z0-9]{36}|github_pat_\w{50}|glpat-[\w-]{20})[\w-]{0,250}", _any),
+        ("key", rb"(?:xox[abeprs]-[\w-]{10}|sk-[\w-]{20})[\w-]{0,250}", _any),
+    )
 ]
