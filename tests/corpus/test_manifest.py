@@ -59,7 +59,7 @@ def test_a_text_of_a_later_slice_is_in_no_earlier_one(taken):
     assert taken(pairs, DATED) == ["held out in test", "test", "train", "held out in test"]
 
 
-@pytest.mark.parametrize("day", [None, 20260101, "yesterday", ""])
+@pytest.mark.parametrize("day", [None, 20260101, "20260101", "yesterday", ""])
 def test_a_document_without_a_day_is_in_no_slice(taken, day):
     assert taken([("text", day)], DATED) == ["no date"]
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -258,6 +259,8 @@ def test_a_changed_file_of_a_folder_is_brought_again(tmp_path, out):
     (tmp_path / "text.jsonl").write_text('{"text": "one"}\n')
     source = Files("mine", str(tmp_path / "text.jsonl"), "CC0-1.0", SLICES)
     first = fetch_all([source], out().path, silent)
+    os.utime(tmp_path / "text.jsonl", (1, 1))
+    assert fetch_all([source], out().path, silent) == first
     (tmp_path / "text.jsonl").write_text('{"text": "two"}\n')
     second = fetch_all([source], out().path, silent)
     assert first["archives"][0]["sha256"] != second["archives"][0]["sha256"]

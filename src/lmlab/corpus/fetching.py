@@ -39,9 +39,12 @@ def fetch_all(sources: Sequence[AnySource], out: Path, say: Say, ranges: Ranges 
                 entries.append(_keep(source, out, packed) | version)
             else:
                 entries.append(_keep(source, out, files[source]))
-    manifest = {"source": _name(sources), "archives": entries}
-    write_json(out / "manifest.json", manifest)
+    if brought := [entry for entry in entries if "etag" in entry]:
+        write_json(out / f"{RECORDS}.json", brought)
     (out / RECORDS).remove_tree()
+    listed = [{key: value for key, value in entry.items() if key != "etag"} for entry in entries]
+    manifest = {"source": _name(sources), "archives": listed}
+    write_json(out / "manifest.json", manifest)
     return manifest
 
 

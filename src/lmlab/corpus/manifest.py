@@ -5,6 +5,7 @@ never mix. Personal data and secrets are those of `redact`, asked for with `mani
 """
 
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -64,8 +65,9 @@ class Manifest:
         """
         if self.dev_from is None or self.test_from is None:
             return "train"
-        known = isinstance(day, str) and day[:4].isdigit()
-        return SPLITS[(day >= self.dev_from) + (day >= self.test_from)] if known else "no date"
+        if not isinstance(day, str) or not re.match(r"\d{4}(-\d\d){0,2}(?!\d)", day):
+            return "no date"
+        return SPLITS[(day >= self.dev_from) + (day >= self.test_from)]
 
 
 def fingerprint(raw: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ PATIENT = Ranges(count=32, connections=8, tries=8, first_wait_s=5.0, longest_wai
 SMALL_BYTES = 8 << 20
 """Up to this size a file comes in one request, and eight files at once."""
 RECORDS = ".success"
+"""Files of an artifact that are no content: what a server called a version is no property of the data."""
 _BEGINS = {
     ".parquet": rb"PAR1", ".gz": rb"\x1f\x8b", ".tgz": rb"\x1f\x8b", ".zip": rb"PK", ".whl": rb"PK",
     ".zst": rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", ".xz": rb"\xfd7zXZ", ".bz2": rb"BZh",
@@ -35,12 +36,11 @@ _PAGE = re.compile(rb"\s*<(!doctype html|html)", re.IGNORECASE)
 
 def recorded(out: Path) -> dict[str, Entry]:
     """What an earlier call brought, by file."""
-    manifest = out / "manifest.json"
-    found = read_json(manifest)["archives"] if manifest.exists() else []
-    found += [read_json(path) for path in (out / RECORDS).walk()]
+    whole = out / f"{RECORDS}.json"
+    found = read_json(whole) if whole.exists() else []
     return {
         entry["file"]: entry
-        for entry in found
+        for entry in (*found, *map(read_json, (out / RECORDS).walk()))
         if (file := out / "archives" / entry["file"]).exists() and file.size() == entry["bytes"]
     }
 
