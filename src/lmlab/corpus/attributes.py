@@ -4,7 +4,7 @@ So a join reads two files side by side and never shuffles; the ids stand in both
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,17 +20,6 @@ from lmlab.storage import Path
 
 Annotation = Callable[[pa.Table, Any], pa.Table]
 Say = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True)
-class AnnotateTask:
-    """One part of documents to annotate."""
-
-    part: Path
-    out: Path
-    function: Annotation
-    schema: pa.Schema
-    settings: Any
 
 
 def annotate(
@@ -49,29 +38,23 @@ def annotate(
     It gets a table with all columns of documents and answers with one of `schema`: `id` first, the same ids
     in the same order. A part that is finished (by an earlier attempt of the same recipe) is not made again.
     """
-    counts = runner.run(
-        annotate_part,
-        [AnnotateTask(part, out / part.name, function, schema, settings) for part in parts_of(documents)],
-        name=name,
-        progress=lambda done, total: say(name, done, total),
-    )
-    return sum(counts)
+    make = partial(_annotated, out=out, function=function, schema=schema, settings=settings)
+    return sum(runner.run(make, parts_of(documents), name=name, progress=partial(say, name)))
 
 
-def annotate_part(task: AnnotateTask) -> int:
-    """Write the attributes of one part, unless they are there; its rows."""
-    rows = count_rows(task.part)
-    if task.out.exists() and count_rows(task.out) == rows:
+def _annotated(part: Path, out: Path, function: Annotation, schema: pa.Schema, settings: Any) -> int:
+    rows = count_rows(part)
+    if (out / part.name).exists() and count_rows(out / part.name) == rows:
         return rows
-    table = read_parquet(task.part, DOCUMENTS.names)
-    made = task.function(table, task.settings)
+    table = read_parquet(part, DOCUMENTS.names)
+    made = function(table, settings)
     if not made.column("id").combine_chunks().equals(table.column("id").combine_chunks()):
         raise InputError(
-            f"{task.function.__name__} answered for {task.part} with {made.num_rows} rows that are not its "
-            f"{rows} documents in order, so the attributes would be another document's. Return a row for "
-            "every document, with its id."
+            f"{function.__name__} answered for {part} with {made.num_rows} rows that are not its {rows} "
+            "documents in order, so the attributes would be another document's. Return a row for every "
+            "document, with its id."
         )
-    write_parquet(task.out, made.cast(task.schema))
+    write_parquet(out / part.name, made.cast(schema))
     return rows
 
 
@@ -115,33 +98,23 @@ class Parts:
         return [(out / corpus if corpus else out) / path.name for corpus, path in self.places]
 
 
-@dataclass(frozen=True)
-class MarkTask:
-    """One part, some of its rows, and the values of those."""
-
-    part: Path
-    out: Path
-    rows: np.ndarray
-    values: pa.Table
-
-
 def mark(parts: Parts, out: Path, rows: np.ndarray, values: pa.Table, runner: Runner) -> None:
     """Write attributes that are null but for these sorted rows, which get `values` (one row for each)."""
     tasks, first = [], 0
     for part, target, own in zip(parts.paths, parts.in_folder(out), parts.split(rows), strict=True):
-        tasks.append(MarkTask(part, target, own, values.slice(first, len(own)).combine_chunks()))
+        tasks.append((part, target, own, values.slice(first, len(own)).combine_chunks()))
         first += len(own)
-    runner.run(mark_part, tasks, name="mark")
+    runner.run(_mark_part, tasks, name="mark")
 
 
-def mark_part(task: MarkTask) -> None:
-    """Write the marks of one part."""
-    ids = read_parquet(task.part, ["id"])
+def _mark_part(task: tuple[Path, Path, np.ndarray, pa.Table]) -> None:
+    part, out, rows, values = task
+    ids = read_parquet(part, ["id"])
     place = np.full(ids.num_rows, -1)
-    place[task.rows] = np.arange(len(task.rows))
-    values = task.values.take(pa.array(place, mask=place < 0))
+    place[rows] = np.arange(len(rows))
+    values = values.take(pa.array(place, mask=place < 0))
     columns = dict(zip(values.column_names, values.columns, strict=True))
-    write_parquet(task.out, pa.table({"id": ids.column("id"), **columns}))
+    write_parquet(out, pa.table({"id": ids.column("id"), **columns}))
 
 
 def count_rows(path: Path) -> int:

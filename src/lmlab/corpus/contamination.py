@@ -6,7 +6,7 @@ eval and the record. An eval is a folder of documents, or of JSON lines whose te
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,15 +54,6 @@ class Flag(NamedTuple):
     """From 1."""
 
 
-@dataclass(frozen=True)
-class RunsTask:
-    """A file of an eval; or a part of documents, and the file of runs to look for in it."""
-
-    file: Path
-    settings: Decontamination
-    known: Path | None = None
-
-
 def mark_contaminated(
     documents: Path, evals: Mapping[str, Path], out: Path, settings: Decontamination, runner: Runner, say: Say
 ) -> pa.Table:
@@ -83,12 +74,9 @@ def mark_contaminated(
     file = out / ".work" / "known.npy"
     with file.open_writer() as opened:
         np.save(opened, known)
-    hits = runner.run(
-        find_hits,
-        [RunsTask(part, settings, file) for part in parts.paths],
-        name="decontaminate",
-        progress=lambda done, total: say("comparing with evals", done, total),
-    )
+    find = partial(find_hits, known_file=file, settings=settings)
+    said = partial(say, "comparing with evals")
+    hits = runner.run(find, parts.paths, name="decontaminate", progress=said)
     file.remove()
     flags = flag(hits, owner, settings)
     rows = [found.row + int(start) for own, start in zip(flags, parts.starts, strict=False) for found in own]
@@ -120,7 +108,7 @@ def _known(
     files: Sequence[Path], settings: Decontamination, runner: Runner
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """The telling runs of an eval, the number of the record each stands in, and the names of the records."""
-    found = runner.run(record_runs, [RunsTask(file, settings) for file in files], name="evals")
+    found = runner.run(partial(record_runs, settings=settings), files, name="evals")
     labels = [label for _, _, names in found for label in names]
     first = np.cumsum([0, *(len(names) for _, _, names in found)])
     grams = np.concatenate([grams for grams, _, _ in found])
@@ -135,18 +123,18 @@ def _known(
     return grams[is_new][telling], record[is_new][telling], labels
 
 
-def record_runs(task: RunsTask) -> tuple[np.ndarray, np.ndarray, list[str]]:
+def record_runs(file: Path, settings: Decontamination) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """The runs of an eval's records, the number of the record of each, and the names of all records."""
-    if task.file.name.endswith(".parquet"):
-        table = load_text(task.file)
+    if file.name.endswith(".parquet"):
+        table = load_text(file)
         names, record_of = table.column("id").to_pylist(), np.arange(table.num_rows)
     else:
-        rows = list(read_jsonl(task.file))
-        names = [_name(task.file, number, row) for number, row in enumerate(rows)]
+        rows = list(read_jsonl(file))
+        names = [_name(file, number, row) for number, row in enumerate(rows)]
         pairs = [(number, text) for number, row in enumerate(rows) for text in _texts(row)]
         record_of = np.array([number for number, _ in pairs], int)
         table = pa.table({"text": pa.array([text for _, text in pairs], pa.large_string())})
-    runs = _runs(table, task.settings)
+    runs = _runs(table, settings)
     return runs.grams, record_of[runs.document], names
 
 
@@ -170,16 +158,14 @@ def _runs(table: pa.Table, settings: Decontamination) -> Runs:
     return Runs(*(np.concatenate(columns) for columns in zip(*rounds, strict=True))) if rounds else empty
 
 
-def find_hits(task: RunsTask) -> Hits:
+def find_hits(part: Path, known_file: Path, settings: Decontamination) -> Hits:
     """Where the documents of one part share runs with an eval."""
-    assert task.known is not None
-    with task.known.open() as file:
+    with known_file.open() as file:
         known = np.load(file)
     shift = np.uint64(64 - _FILTER_BITS)
     seen = np.zeros(1 << _FILTER_BITS, bool)
     seen[known >> shift] = True
-    table = load_text(task.file)
-    rounds = word_runs(table, task.settings.words, task.settings.shortest, by_paragraph=True)
+    rounds = word_runs(load_text(part), settings.words, settings.shortest, by_paragraph=True)
     found = [_hits(runs, known, seen[runs.grams >> shift]) for runs in rounds if len(known)]
     columns = zip(*found, strict=True) if found else [[np.zeros(0, int)]] * 4
     return Hits(*(np.concatenate(column) for column in columns))

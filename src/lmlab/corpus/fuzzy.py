@@ -4,8 +4,9 @@ Bands are attributes like others, 26 columns of 64 bits, so that a corpus is has
 with many. Every document of every corpus is a row of its own: equal texts in two corpora are two rows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ from lmlab.corpus.characters import classes
 from lmlab.corpus.components import Clusters, clusters, star_edges
 from lmlab.corpus.config import Fuzzy
 from lmlab.corpus.schema import DOCUMENTS, text_buffers
-from lmlab.corpus.verify import DUPLICATES, MembersTask, VerifyTask, scatter_members, verify_bucket
+from lmlab.corpus.verify import DUPLICATES, Members, scatter_members, verify_bucket
 from lmlab.dataflow.files import read_parquet
 from lmlab.dataflow.runner import Runner
 from lmlab.storage import Path, read_json, write_json
@@ -45,14 +46,6 @@ class Found:
     """Candidates that verification confirmed."""
     converged: bool
     """Whether no link was left out of its cluster."""
-
-
-@dataclass(frozen=True)
-class EdgesTask:
-    """Some bands of all parts."""
-
-    parts: tuple[Path, ...]
-    bands: tuple[str, ...]
 
 
 def band_keys(table: pa.Table, fuzzy: Fuzzy) -> np.ndarray:
@@ -101,8 +94,8 @@ def mark_near_duplicates(
     files = tuple(signed[corpus] / path.name for corpus, path in parts.places)
     at_once = max(1, KEYS_AT_ONCE // max(1, total))
     names = _columns(fuzzy)
-    tasks = [EdgesTask(files, names[i : i + at_once]) for i in range(0, len(names), at_once)]
-    edges = runner.run(band_edges, tasks, name="link")
+    tasks = [names[i : i + at_once] for i in range(0, len(names), at_once)]
+    edges = runner.run(partial(band_edges, files=files), tasks, name="link")
     left, right = (np.concatenate([found[side] for found in edges]) for side in (0, 1))
     groups = clusters(total, left, right, LARGEST)
     found = _verified(parts, groups, out / ".work", fuzzy, runner)
@@ -112,10 +105,10 @@ def mark_near_duplicates(
     return Found(total, edges[0][2], len(groups.row), len(sizes), largest, found.num_rows, groups.converged)
 
 
-def band_edges(task: EdgesTask) -> tuple[np.ndarray, np.ndarray, int]:
+def band_edges(bands: Sequence[str], files: Sequence[Path]) -> tuple[np.ndarray, np.ndarray, int]:
     """Stars of rows that share a key in one of some bands; how many rows have none."""
-    table = pa.concat_tables([read_parquet(part, task.bands) for part in task.parts])
-    keys = [table.column(band).to_numpy() for band in task.bands]
+    table = pa.concat_tables([read_parquet(file, bands) for file in files])
+    keys = [table.column(band).to_numpy() for band in bands]
     left, right = (np.concatenate(side) for side in zip(*map(star_edges, keys), strict=True))
     return left, right, int((keys[0] == 0).sum())
 
@@ -127,16 +120,16 @@ def _verified(parts: Parts, groups: Clusters, work: Path, fuzzy: Fuzzy, runner: 
     bucket = (np.cumsum(groups.sizes) // LARGEST)[cluster]
     buckets = int(bucket.max(initial=-1)) + 1
     tasks, first = [], 0
-    for i, (part, own) in enumerate(zip(parts.paths, parts.split(rows), strict=True)):
+    for i, own in enumerate(parts.split(rows)):
         chosen = slice(first, first + len(own))
-        scattered = work / f"members-{i:05d}.arrow"
-        where = (cluster[chosen], bucket[chosen], buckets, fuzzy.words, scattered)
-        tasks += [MembersTask(part, own, int(parts.starts[i]), *where)] if len(own) else []
+        if len(own):
+            members = Members(own, int(parts.starts[i]), cluster[chosen], bucket[chosen])
+            tasks.append((parts.paths[i], work / f"members-{i:05d}.arrow", members))
         first += len(own)
-    runner.run(scatter_members, tasks, name="verify")
-    scattered = tuple(task.scattered for task in tasks)
-    buckets_of = [VerifyTask(scattered, i, buckets, fuzzy.containment) for i in range(buckets)]
-    found = runner.run(verify_bucket, buckets_of, name="verify")
+    runner.run(partial(scatter_members, buckets=buckets, words=fuzzy.words), tasks, name="verify")
+    scattered = [scattered for _, scattered, _ in tasks]
+    decide = partial(verify_bucket, scattered=scattered, buckets=buckets, containment=fuzzy.containment)
+    found = runner.run(decide, range(buckets), name="verify")
     work.remove_tree()
     return pa.concat_tables([DUPLICATES.empty_table(), *found]).sort_by("row")
 
@@ -148,12 +141,9 @@ def _marks(parts: Parts, found: pa.Table) -> pa.Table:
     kept = [f"{tag}:{value}" if tag else value for tag, value in zip(tags, ids, strict=True)]
     shares = found.column("containment").to_pylist()
     reasons = [f"near duplicate: {s:.2f} of it is in {k}" for s, k in zip(shares, kept, strict=True)]
-    columns = {"duplicate_of": pa.array(kept, pa.string()), "reason": pa.array(reasons, pa.string())}
-    return (
-        found.select(["containment", "jaccard", "novel_words"])
-        .add_column(0, "duplicate_of", columns["duplicate_of"])
-        .append_column("reason", columns["reason"])
-    )
+    found = found.drop_columns(["row", "kept_row", "duplicate_of"])
+    found = found.add_column(0, "duplicate_of", pa.array(kept, pa.string()))
+    return found.append_column("reason", pa.array(reasons, pa.string()))
 
 
 def _columns(fuzzy: Fuzzy) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import orjson
@@ -19,14 +20,6 @@ from lmlab.dataflow.runner import Runner
 from lmlab.storage import Path
 
 HELD_OUT = "held out"
-
-
-@dataclass(frozen=True)
-class DescribeTask:
-    """One part, and the rules that say which of its documents count."""
-
-    part: Path
-    rules: tuple[Rule, ...]
 
 
 @dataclass(frozen=True)
@@ -48,8 +41,7 @@ def mark_held_out(
     Only those that the rules keep are looked at. InputError for a domain that can't spare any.
     """
     parts = Parts({"": documents})
-    tasks = [DescribeTask(part, rules) for part in parts.paths]
-    described = runner.run(describe, tasks, name="holdout")
+    described = runner.run(partial(describe, rules=rules), parts.paths, name="holdout")
     rows = np.concatenate([part[0] + start for part, start in zip(described, parts.starts, strict=False)])
     ids, domains = ([value for part in described for value in part[i]] for i in (1, 2))
     sizes = np.concatenate([part[3] for part in described])
@@ -58,12 +50,12 @@ def mark_held_out(
     return Split(domains, sizes, is_held)
 
 
-def describe(task: DescribeTask) -> tuple[np.ndarray, list[str], list[str], np.ndarray]:
+def describe(part: Path, rules: Sequence[Rule]) -> tuple[np.ndarray, list[str], list[str], np.ndarray]:
     """Row, id, domain and bytes of every document of a part that the rules keep."""
-    table = read_parquet(task.part, DOCUMENTS.names)
+    table = read_parquet(part, DOCUMENTS.names)
     rows = np.arange(table.num_rows)
-    for rule in task.rules:
-        table, reasons = judged(rule, table, task.part.name)
+    for rule in rules:
+        table, reasons = judged(rule, table, part.name)
         kept = np.array([reason is None for reason in reasons], bool)
         table, rows = table.filter(pa.array(kept)), rows[kept]
     return rows, table.column("id").to_pylist(), _domains(table), text_sizes(table)

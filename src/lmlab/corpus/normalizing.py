@@ -7,7 +7,7 @@ keep these parts, their names and their order. Texts stay in Arrow: only those t
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -48,28 +48,6 @@ _ROWS = 10_000
 READABLE = (".parquet", *JSONL)
 
 
-@dataclass(frozen=True)
-class CleanTask:
-    """One file of rows to clean and scatter."""
-
-    file: Path
-    settings: Normalization
-    parts: int
-    scattered: Path
-
-
-@dataclass(frozen=True)
-class UniqueTask:
-    """One part of normalized documents to gather and make unique."""
-
-    scattered: tuple[Path, ...]
-    index: int
-    parts: int
-    out: Path
-    rejected: Path
-    exact: bool
-
-
 def normalize_all(
     folders: Sequence[Path], out: Path, rejected: Path, settings: Normalization, runner: Runner, say: Say
 ) -> list[Stage]:
@@ -81,18 +59,13 @@ def normalize_all(
     size = sum(file.size() * (1 if file.name.endswith(".jsonl") else _PACKED) for file in files)
     count = max(1, math.ceil(size / settings.part_bytes))
     scattered = tuple(out / ".work" / f"scattered-{i:05d}.arrow" for i in range(len(files)))
-    cuts = runner.run(
-        clean_file,
-        [CleanTask(file, settings, count, target) for file, target in zip(files, scattered, strict=True)],
-        name="normalize",
-        progress=lambda done, total: say("normalizing", done, total),
+    clean = partial(clean_file, settings=settings, parts=count)
+    tasks = list(zip(files, scattered, strict=True))
+    cuts = runner.run(clean, tasks, name="normalize", progress=partial(say, "normalizing"))
+    unique = partial(
+        unique_part, scattered=scattered, parts=count, out=out, rejected=rejected, exact=settings.exact
     )
-    parts = runner.run(
-        unique_part,
-        [UniqueTask(scattered, i, count, out, rejected, settings.exact) for i in range(count)],
-        name="exact",
-        progress=lambda done, total: say("sorting", done, total),
-    )
+    parts = runner.run(unique, range(count), name="exact", progress=partial(say, "sorting"))
     (out / ".work").remove_tree()
     stages = merged(parts)
     stages[0].edited = sum(count for count, _ in cuts)
@@ -109,13 +82,14 @@ def normalize(text: str) -> str:
     return _GAP.sub(lambda gap: gap[0][:LONGEST_GAP], text)
 
 
-def clean_file(task: CleanTask) -> tuple[int, int]:
-    """Normalize the rows of one file and scatter them by their new ids; how many were cut, by what."""
+def clean_file(task: tuple[Path, Path], settings: Normalization, parts: int) -> tuple[int, int]:
+    """Normalize the rows of a file and scatter them by their new ids; texts that were cut, and by what."""
+    file, scattered = task
     edited, cut_bytes = 0, 0
 
     def rounds() -> Iterator[tuple[pa.Table, np.ndarray]]:
         nonlocal edited, cut_bytes
-        for read in _documents(task.file, task.settings):
+        for read in _documents(file, settings):
             texts, changed = _cut(read)
             edited += changed
             table = read.set_column(1, DOCUMENTS.field("text"), texts)
@@ -124,10 +98,10 @@ def clean_file(task: CleanTask) -> tuple[int, int]:
             ids = [xxhash.xxh3_128_hexdigest(data[start:end].data) for start, end in pairwise(ends.tolist())]
             yield (
                 table.set_column(0, DOCUMENTS.field("id"), pa.array(ids, pa.string())),
-                part_of(ids, task.parts),
+                part_of(ids, parts),
             )
 
-    scatter(task.scattered, rounds(), task.parts, DOCUMENTS)
+    scatter(scattered, rounds(), parts, DOCUMENTS)
     return edited, cut_bytes
 
 
@@ -192,25 +166,27 @@ def _cut(table: pa.Table) -> tuple[pa.Array, int]:
     return pc.call_function("replace_with_mask", cut), edited
 
 
-def unique_part(task: UniqueTask) -> tuple[Stage, Stage]:
+def unique_part(
+    index: int, scattered: Sequence[Path], parts: int, out: Path, rejected: Path, exact: bool
+) -> tuple[Stage, Stage]:
     """Write one sorted part without blanks and repeats; what was dropped."""
-    name = part_name(task.index, task.parts)
-    table = sorted_by_id(gather(task.scattered, task.index, task.parts, DOCUMENTS))
+    name = part_name(index, parts)
+    table = sorted_by_id(gather(scattered, index, parts, DOCUMENTS))
     sizes = text_sizes(table)
     is_blank = sizes <= LONGEST_GAP * 4
     short = table.column("text").filter(pa.array(is_blank)).to_pylist()
     is_blank[is_blank] = [not text.strip() for text in short]
     ids = table.column("id").to_numpy()
-    is_repeat = np.r_[False, ids[1:] == ids[:-1]][: len(ids)] & ~is_blank & task.exact
+    is_repeat = np.r_[False, ids[1:] == ids[:-1]][: len(ids)] & ~is_blank & exact
     cleaned = Stage("normalize").take(sizes, ~is_blank)
     unique = Stage("exact").take(sizes[~is_blank], ~is_repeat[~is_blank])
     for stage, dropped in ((cleaned, is_blank), (unique, is_repeat)):
         if dropped.any():
             reasons = _reasons(stage.stage, table, dropped)
-            rejected = table.filter(pa.array(dropped)).append_column(REJECTED.field("reason"), reasons)
-            write_parquet(task.rejected / stage.stage / name, rejected)
+            gone = table.filter(pa.array(dropped)).append_column(REJECTED.field("reason"), reasons)
+            write_parquet(rejected / stage.stage / name, gone)
             stage.dropped["blank" if dropped is is_blank else "exact duplicate"] = int(dropped.sum())
-    write_parquet(task.out / name, table.filter(pa.array(~is_blank & ~is_repeat)).combine_chunks())
+    write_parquet(out / name, table.filter(pa.array(~is_blank & ~is_repeat)).combine_chunks())
     return cleaned, unique
 
 

@@ -6,8 +6,8 @@ unless the rule says otherwise. Where spans are cut from texts, the documents ge
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -24,41 +24,20 @@ from lmlab.dataflow.runner import Runner
 from lmlab.storage import Path
 
 
-@dataclass(frozen=True)
-class SelectTask:
-    """One part to select from; what is dropped goes below `rejected`, if anywhere."""
-
-    part: Path
-    out: Path
-    rules: tuple[Rule, ...]
-    rejected: Path | None
-
-
 def select_all(
     documents: Path, out: Path, rules: Sequence[Rule], rejected: Path | None, runner: Runner, say: Say
 ) -> list[Stage]:
     """Write what all rules keep of `documents` to `out`; a stage for each rule."""
     edits = any(isinstance(rule, RemoveSpans) for rule in rules)
     target = out / ".work" / "edited" if edits else out
-    tasks = [SelectTask(part, target / part.name, tuple(rules), rejected) for part in parts_of(documents)]
-    found = runner.run(
-        select_part, tasks, name="select", progress=lambda done, total: say("selecting", done, total)
-    )
-    stages = merged(found)
+    choose = partial(select_part, out=target, rules=rules, rejected=rejected)
+    said = partial(say, "selecting")
+    stages = merged(runner.run(choose, parts_of(documents), name="select", progress=said))
     if edits:
         settings = Normalization(part_bytes=max(1, sum(path.size() for path in parts_of(target))))
         stages += normalize_all([target], out, rejected or out / ".work" / "rejected", settings, runner, say)
         (out / ".work").remove_tree()
     return stages
-
-
-@dataclass(frozen=True)
-class ReplayTask:
-    """One part, and how often each of its rows is written."""
-
-    part: Path
-    out: Path
-    times: np.ndarray
 
 
 def replay_all(documents: Path, out: Path, share: float, runner: Runner) -> Stage:
@@ -69,42 +48,39 @@ def replay_all(documents: Path, out: Path, share: float, runner: Runner) -> Stag
     times = np.zeros(total, int)
     times[:kept] = total // max(1, kept)
     times[: total % max(1, kept)] += 1
-    spans = pairwise(parts.starts.tolist())
-    tasks = [
-        ReplayTask(part, out / part.name, times[first:last])
-        for part, (first, last) in zip(parts.paths, spans, strict=True)
-    ]
-    (stage,) = merged(runner.run(replay_part, tasks, name="replay"))
+    tasks = [(part, times[a:b]) for part, (a, b) in zip(parts.paths, pairwise(parts.starts), strict=True)]
+    (stage,) = merged(runner.run(partial(replay_part, out=out), tasks, name="replay"))
     return stage
 
 
-def replay_part(task: ReplayTask) -> list[Stage]:
+def replay_part(task: tuple[Path, np.ndarray], out: Path) -> list[Stage]:
     """Write one part with its rows as often as they are due."""
-    table = read_parquet(task.part, DOCUMENTS.names)
-    again = table.take(pa.array(np.repeat(np.arange(table.num_rows), task.times))).combine_chunks()
-    write_parquet(task.out, again)
+    part, times = task
+    table = read_parquet(part, DOCUMENTS.names)
+    again = table.take(pa.array(np.repeat(np.arange(table.num_rows), times))).combine_chunks()
+    write_parquet(out / part.name, again)
     stage = Stage("replay").take(text_sizes(table))
     stage.documents_out, stage.bytes_out = again.num_rows, int(text_sizes(again).sum())
     return [stage]
 
 
-def select_part(task: SelectTask) -> list[Stage]:
-    """Write what the rules keep of one part, even if it is nothing."""
-    table, stages = read_parquet(task.part, DOCUMENTS.names), []
-    for rule in task.rules:
+def select_part(part: Path, out: Path, rules: Sequence[Rule], rejected: Path | None) -> list[Stage]:
+    """Write what the rules keep of one part, even if it is nothing; what they drop goes to `rejected`."""
+    table, stages = read_parquet(part, DOCUMENTS.names), []
+    for rule in rules:
         before = table
-        table, reasons = judged(rule, table, task.part.name)
+        table, reasons = judged(rule, table, part.name)
         kept = np.array([reason is None for reason in reasons], bool)
-        if task.rejected is not None and not kept.all():
+        if rejected is not None and not kept.all():
             marked = before.append_column(REJECTED.field("reason"), pa.array(reasons, pa.string()))
-            write_parquet(task.rejected / rule.stage / task.part.name, marked.filter(pa.array(~kept)))
+            write_parquet(rejected / rule.stage / part.name, marked.filter(pa.array(~kept)))
         table = table.filter(pa.array(kept)).combine_chunks()
         stage = Stage(rule.stage).take(text_sizes(before), kept)
         stage.bytes_out = int(text_sizes(table).sum())
         stage.edited = int((text_sizes(table) != text_sizes(before)[kept]).sum())
         stage.dropped = Counter(kind_of(reason) for reason in reasons if reason is not None)
         stages.append(stage)
-    write_parquet(task.out, table.cast(DOCUMENTS))
+    write_parquet(out / part.name, table.cast(DOCUMENTS))
     return stages
 
 

@@ -4,8 +4,8 @@ A cluster only says that its members are linked by chance-like agreements, so ea
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -41,54 +41,42 @@ DUPLICATES = pa.schema(
 )
 
 
-@dataclass(frozen=True)
-class MembersTask:
-    """Some rows of one part, their clusters, and the bucket that each is verified in."""
+class Members(NamedTuple):
+    """Members of clusters that stand in one part."""
 
-    part: Path
     rows: np.ndarray
+    """In the part."""
     first_row: int
     """Number of the part's first row among all rows."""
     cluster: np.ndarray
     bucket: np.ndarray
-    buckets: int
-    words: int
-    scattered: Path
+    """Clusters of one bucket are verified together."""
 
 
-@dataclass(frozen=True)
-class VerifyTask:
-    """A bucket of whole clusters."""
-
-    scattered: tuple[Path, ...]
-    bucket: int
-    buckets: int
-    containment: float
-
-
-def scatter_members(task: MembersTask) -> None:
+def scatter_members(task: tuple[Path, Path, Members], buckets: int, words: int) -> None:
     """Scatter the sorted distinct word runs of cluster members; a text of fewer words is one run."""
-    scatter(task.scattered, _members(task), task.buckets, MEMBERS)
+    part, scattered, members = task
+    scatter(scattered, _word_runs(part, members, words), buckets, MEMBERS)
 
 
-def _members(task: MembersTask) -> Iterator[tuple[pa.Table, np.ndarray]]:
-    table = load_text(task.part).take(pa.array(task.rows))
+def _word_runs(part: Path, members: Members, words: int) -> Iterator[tuple[pa.Table, np.ndarray]]:
+    table = load_text(part).take(pa.array(members.rows))
     ids = table.column("id").combine_chunks()
     done = 0
-    for runs in word_runs(table, task.words, 1, by_paragraph=False):
+    for runs in word_runs(table, words, 1, by_paragraph=False):
         counts = np.bincount(runs.document - done)
         grams = [np.unique(own) for own in np.split(runs.grams, np.cumsum(counts)[:-1])]
         own = slice(done, done + len(grams))
         ends = pa.array(np.cumsum([0, *map(len, grams)]))
         lists = pa.LargeListArray.from_arrays(ends, pa.array(np.concatenate(grams)))
-        columns = [task.cluster[own], task.rows[own] + task.first_row, ids[own], lists]
-        yield pa.table(columns, schema=MEMBERS), task.bucket[own]
+        columns = [members.cluster[own], members.rows[own] + members.first_row, ids[own], lists]
+        yield pa.table(columns, schema=MEMBERS), members.bucket[own]
         done += len(grams)
 
 
-def verify_bucket(task: VerifyTask) -> pa.Table:
+def verify_bucket(bucket: int, scattered: Sequence[Path], buckets: int, containment: float) -> pa.Table:
     """The duplicates in the clusters of one bucket."""
-    table = gather(task.scattered, task.bucket, task.buckets, MEMBERS)
+    table = gather(scattered, bucket, buckets, MEMBERS)
     lists = table.column("grams").combine_chunks()
     values, ends = lists.values.to_numpy(), lists.offsets.to_numpy()
     grams = [values[a:b] for a, b in pairwise(ends)]
@@ -97,7 +85,7 @@ def verify_bucket(task: VerifyTask) -> pa.Table:
     order = np.lexsort((row, -np.diff(ends), cluster))
     found = []
     for group in np.split(order, np.flatnonzero(np.diff(cluster[order])) + 1):
-        for member, kept, shared in duplicates([grams[i] for i in group], task.containment):
+        for member, kept, shared in duplicates([grams[i] for i in group], containment):
             own, other = group[member], group[kept]
             share, union = shared / len(grams[own]), len(grams[own]) + len(grams[other]) - shared
             novel = len(grams[own]) - shared
