@@ -133,6 +133,13 @@ def test_a_gated_repository_is_asked_once_and_says_what_is_missing(at_hub, out, 
     assert contents(out()) == {}
 
 
+def test_a_page_that_wants_a_token_is_asked_once_too(at_hub, out):
+    source = page(f"{at_hub}/datasets/acme/gated/resolve/main/README.md", b"")
+    with pytest.raises(Refused, match=r"401.*No token is given"):
+        fetch_all([source], out().path, silent, QUICK)
+    assert len(ask(f"{at_hub}/asked/acme/gated")) == 1
+
+
 def test_the_login_file_of_the_hubs_own_command_is_not_read(at_hub, out, monkeypatch, tmp_path):
     home = tmp_path / "home"
     for place in (home / ".cache/huggingface/token", home / ".huggingface/token"):

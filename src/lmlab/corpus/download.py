@@ -6,11 +6,11 @@ half-written file is never found by a later run.
 
 import hashlib
 import importlib.util
+import itertools
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,6 +18,7 @@ from lmlab.core import environ
 from lmlab.core.errors import HostError, InputError
 from lmlab.core.process import guarded, kill_group, start
 from lmlab.corpus.registry import SOURCE_NAMES, AnySource, Source
+from lmlab.storage.parts import run_all
 
 CONNECT_TIMEOUT_S = 30
 TOTAL_TIMEOUT_S = 300
@@ -29,16 +30,14 @@ def download(sources: Sequence[Source], progress: Callable[[str, int, int], None
 
     Raises InputError for an archive that is not the pinned one, HostError where it can't be had.
     """
-    found: dict[Source, Path] = {}
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        jobs = {pool.submit(_obtain, source, sources): source for source in sources}
-        try:
-            for job in as_completed(jobs):
-                found[jobs[job]] = job.result()
-                progress(jobs[job].package, len(found), len(sources))
-        finally:
-            pool.shutdown(cancel_futures=True)
-    return [found[source] for source in sources]
+    done = itertools.count(1)
+
+    def one(source: Source) -> Path:
+        path = _obtain(source, sources)
+        progress(source.package, next(done), len(sources))
+        return path
+
+    return run_all(one, sources, AT_ONCE)
 
 
 def sha256_of(path: Path) -> str:
