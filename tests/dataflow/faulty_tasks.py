@@ -83,6 +83,7 @@ def stops_once(marks: str) -> str:
     mark = Path(marks) / "stopped"
     if not mark.exists():
         mark.touch()
+        time.sleep(0.3)  # until it has said that it lives
         os.kill(os.getpid(), signal.SIGSTOP)
     return "done"
 
@@ -157,6 +158,15 @@ def counts_slowly(marks: str) -> None:
     """Counts at once, then waits until a file says that this was seen."""
     count("records_in", 3)
     while not (Path(marks) / "seen").exists():
+        time.sleep(0.02)
+
+
+def waits_for(folder: str) -> None:
+    """Says that it waits, and waits until it may go."""
+    waits = Path(folder) / "waits"
+    waits.with_suffix(".new").write_text(str(os.getpid()))
+    waits.with_suffix(".new").rename(waits)
+    while not (Path(folder) / "go").exists():
         time.sleep(0.02)
 
 

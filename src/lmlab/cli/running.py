@@ -17,8 +17,9 @@ from lmlab.artifacts.runner import Options, Report, execute, stop_on_signal
 from lmlab.cli import experiment as experiments
 from lmlab.cli.table import table
 from lmlab.cli.view import watch
-from lmlab.core.errors import ConfigError
+from lmlab.core import environ
 from lmlab.core.units import format_seconds
+from lmlab.dataflow import check_place
 from lmlab.storage import Path, choose_root
 
 _SHOWN_CHANGES = 20
@@ -49,7 +50,7 @@ class RunFlags(_Flags):
     """Build what an experiment describes. What is built already is not built again."""
 
     on: str = "local"
-    """Where steps run."""
+    """Where the tasks of steps run: local, ray (the cluster of RAY_ADDRESS) or ray://HOST:PORT."""
     race: bool = False
     """One of several runners of this file: build what nobody holds; stop at the first failure of its own."""
     gang: bool = False
@@ -83,8 +84,7 @@ def plan(flags: PlanFlags, fields: list[str]) -> int:
 
 def run(flags: RunFlags, fields: list[str]) -> int:
     """`lmlab run`."""
-    if flags.on != "local":
-        raise ConfigError(f"--on {flags.on}: this lmlab runs steps on this machine only. Use --on local.")
+    environ.put("LMLAB_ON", check_place(flags.on))
     if flags.gang:
         return _run_in_gang(flags, fields)
     return _run(flags, fields, _options(flags))

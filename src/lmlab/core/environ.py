@@ -6,6 +6,7 @@ LMLAB_REGION                 the region of this machine, instead of the one lmla
 LMLAB_TRANSFER_BUDGET_GIB    what one run may read from other regions, instead of 10; inf means "I will pay"
 LMLAB_USER                   whose `dev` artifacts these are, instead of the login name
 LMLAB_RUN_ID, LMLAB_CPUS     handed to child processes: the run they belong to, the cores they may use
+LMLAB_ON, RAY_ADDRESS        handed to child processes: where tasks run; the cluster that `--on ray` means
 LMLAB_PROVENANCE             the provenance of the launch, handed to child processes
 LMLAB_CHECK_SHAPES           1 in the tests: jaxtyping and beartype check every shape
 LMLAB_TRACEBACK              1 prints tracebacks instead of one-line errors

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
         write_parquet as write_parquet,
     )
     from lmlab.dataflow.plan import Dataset as Dataset, first as first
-    from lmlab.dataflow.runner import Limits as Limits, Runner as Runner, open_runner as open_runner
+    from lmlab.dataflow.runner import (
+        Limits as Limits,
+        Runner as Runner,
+        check_place as check_place,
+        open_runner as open_runner,
+    )
     from lmlab.dataflow.sharing import shared as shared
     from lmlab.dataflow.shuffle import gather as gather, scatter as scatter
     from lmlab.dataflow.stages import ShardInfo as ShardInfo
@@ -37,6 +42,7 @@ __getattr__, __dir__, __all__ = exports(
         "TaskFailed": ".failures",
         "Workers": ".workers",
         "WorkersLost": ".failures",
+        "check_place": ".runner",
         "count": ".counters",
         "first": ".plan",
         "gather": ".shuffle",

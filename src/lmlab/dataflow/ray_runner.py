@@ -31,9 +31,6 @@ from lmlab.dataflow.worker import BEAT_S, Death, Desk, Pulse, Reply
 from lmlab.storage.lab import lab
 
 _SHIPPED = ("LMLAB_", "AWS_", "GOOGLE_", "GCE_METADATA_HOST", "HF_", *environ.ONE_THREAD)
-_START = (
-    "Start a cluster with `ray start --head` and set RAY_ADDRESS=HOST:6379, or give --on ray://HOST:10001."
-)
 _OPEN: list[str] = []
 """The cluster, once for each runner of this process: it has one connection."""
 
@@ -66,11 +63,9 @@ class RayRunner(Runner):
         super().__init__(workers, limits)
         self._ray = _connect(on)
         self._mailbox = self._ray.remote(num_cpus=0, max_restarts=-1)(_Mailbox).remote()
-        self._letters = self._mailbox.take.remote()
         self._serve = self._ray.remote(max_retries=0)(serve)
         self._flights: dict[Any, _Flight] = {}
         self._numbers = itertools.count()
-        self._asked_s = self._heard_s = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -87,21 +82,28 @@ class RayRunner(Runner):
         config = lab().file
         self._setup = Setup(self._mailbox, self.limits.memory_bytes, config.read_text() if config else None)
         wanted = call.resources
+        self._threads = max(1, min(call.threads, max(self._cores(), default=1) // wanted.cpu))
         self._options: dict[str, Any] = {
-            "num_cpus": wanted.cpu * call.threads,
-            "num_gpus": wanted.gpus * call.threads,
-            "memory": (wanted.memory_bytes or 0) * call.threads or None,
+            "num_cpus": wanted.cpu * self._threads,
+            "num_gpus": wanted.gpus * self._threads,
+            "memory": (wanted.memory_bytes or 0) * self._threads or None,
             "runtime_env": {"env_vars": _environment()},
         }
-        cores = self._ray.cluster_resources().get("CPU", 0)
-        # As many as can run wait behind those, so that no worker idles and a growing cluster finds work.
-        self._most = max(2 * int(cores), self.count)
-        self._heard_s = time.monotonic()
+        self._heard_s = self._read_s = time.monotonic()
+        self._most = self._room()
+
+    def _cores(self) -> list[int]:
+        return [int(node["Resources"].get("CPU", 0)) for node in self._ray.nodes() if node["Alive"]]
+
+    def _room(self) -> int:
+        """Flights at once: those that can run and as many behind them, so that no worker idles and a growing
+        cluster finds work."""
+        return max(2 * sum(self._cores()), self.count) // self._options["num_cpus"] + 1
 
     def _hand_out(self, waiting: deque[int], suspects: set[int]) -> None:
-        while waiting and len(self._flights) * self._options["num_cpus"] < self._most:
+        while waiting and len(self._flights) < self._most:
             indices = [waiting.popleft()]
-            while waiting and len(indices) < self._call.threads and not suspects & {indices[0], waiting[0]}:
+            while waiting and len(indices) < self._threads and not suspects & {indices[0], waiting[0]}:
                 indices.append(waiting.popleft())
             flight = _Flight(next(self._numbers), tuple(indices))
             messages = [self._call.message(index) for index in indices]
@@ -109,41 +111,40 @@ class RayRunner(Runner):
             self._flights[submitted] = flight
 
     def _collect(self) -> Iterator[Reply | Pulse | Death]:
-        asked = [] if self._letters is None else [self._letters]
-        ready, _ = self._ray.wait([*asked, *self._flights], timeout=BEAT_S)
+        ready, _ = self._ray.wait(list(self._flights), timeout=BEAT_S)
         for reference in ready:
-            if reference == self._letters:
-                self._letters = None
-                yield from self._read(reference)
-            else:
-                self._heard_s = time.monotonic()
-                yield from self._land(reference)
-        if self._letters is None and time.monotonic() - self._asked_s > BEAT_S:
-            self._letters, self._asked_s = self._mailbox.take.remote(), time.monotonic()
+            self._heard_s = time.monotonic()
+            yield from self._land(reference)
+        if time.monotonic() - self._read_s > BEAT_S:
+            yield from self._read()
         if time.monotonic() - self._heard_s > self.limits.no_workers_s:
             raise WorkersLost(self._no_workers())
 
-    def _land(self, reference: Any) -> Iterator[Reply | Death]:
+    def _land(self, reference: Any) -> Iterator[Reply | Pulse | Death]:
         """What became of the tasks of one flight."""
         errors = self._ray.exceptions
-        flight = self._flights.pop(reference)
         try:
             yield from self._ray.get(reference)
         except (errors.RayTaskError, errors.RuntimeEnvSetupError) as error:
             raise HostError(
-                f"A worker of the cluster can't run lmlab ({_last_line(error)}). "
+                f"A worker of the cluster can't run lmlab ({_gist(error)}). "
                 "Install the same lmlab on all nodes."
             ) from error
         except errors.RayError as error:
-            yield Death(flight.indices, flight.last_words or f"{type(error).__name__}: {_first_line(error)}")
+            yield from self._read()  # its last words
+            why = self._flights[reference].last_words or f"{type(error).__name__}: {_gist(error)}"
+            yield Death(self._flights[reference].indices, why)
+        del self._flights[reference]
 
-    def _read(self, reference: Any) -> Iterator[Pulse]:
-        """The pulses of the last second; who has sent some before and none now may be wedged."""
+    def _read(self) -> Iterator[Pulse]:
+        """The pulses since the last time; who has sent some before and none now may be wedged."""
+        passed_s = min(time.monotonic() - self._read_s, 2 * BEAT_S)
+        self._read_s = time.monotonic()
+        self._most = self._room()
         try:
-            letters: dict[int, tuple[_Place, Pulse]] = self._ray.get(reference)
+            letters: dict[int, tuple[_Place, Pulse]] = self._ray.get(self._mailbox.take.remote(), timeout=5)
         except self._ray.exceptions.RayError:
             return  # the mailbox's node died: nobody's silence is known until it stands again
-        passed_s = min(time.monotonic() - self._asked_s, 2 * BEAT_S)
         for flight in self._flights.values():
             if flight.number in letters:
                 flight.place, pulse = letters[flight.number]
@@ -229,9 +230,11 @@ def serve(setup: Setup, flight: int, messages: list[tuple[int, bytes, bytes]]) -
 
     def tell(pulse: Pulse) -> None:
         sent = setup.mailbox.put.remote(flight, here, pulse)
-        if pulse.last_words:
+        # The first and the last word must arrive: from the first on, silence counts.
+        if pulse.last_words or not pulse.tallies:
             ray.wait([sent], timeout=10)
 
+    tell(Pulse(0, {}))
     with Desk(tell, setup.memory_bytes) as desk, ThreadPoolExecutor(len(messages)) as threads:
         return list(threads.map(lambda message: desk.work(*message), messages))
 
@@ -246,26 +249,24 @@ def kill(place: _Place) -> None:
 
 
 def _connect(on: str) -> Any:
+    import ray
+
     address = environ.get("RAY_ADDRESS") if on == "ray" else on
-    if address is None or address in ("auto", "local"):
-        raise ConfigError(f"on={on} needs the cluster in RAY_ADDRESS, which names none ({address}). {_START}")
-    if on != "ray" and not on.startswith("ray://"):
-        raise ConfigError(f"on={on} is no place for tasks. Give local, ray or ray://HOST:PORT.")
-    try:
-        import ray
-    except ImportError:
-        raise ConfigError(
-            f"on={on} needs Ray, which is not installed. Run `pip install lmlab[ray]`."
-        ) from None
+    assert address is not None
     if address in _OPEN:
         _OPEN.append(address)
         return ray
     if ray.is_initialized():
         raise ConfigError("This process is connected to a Ray cluster already. Close that connection first.")
     try:
-        ray.init(address, logging_level=logging.WARNING, runtime_env={"py_modules": _own_modules()})
+        # An empty list of modules fails in the cluster.
+        shipped = {"py_modules": own} if (own := _own_modules()) else {}
+        ray.init(address, logging_level=logging.WARNING, runtime_env=shipped)
     except (RuntimeError, ConnectionError, ValueError, TimeoutError) as error:
-        raise HostError(f"The cluster {address} can't be used: {_first_line(error)} {_START}") from error
+        raise HostError(
+            f"The cluster {address} can't be used: {_gist(error)} "
+            "Check that it runs, with the Python and the Ray of this machine."
+        ) from error
     _OPEN.append(address)
     return ray
 
@@ -289,9 +290,7 @@ def _own_modules() -> list[str]:
     return sorted(paths)
 
 
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def _last_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+def _gist(error: BaseException) -> str:
+    """The line of a message that says most: the last of a traceback, the first of anything else."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return lines[-1 if "Traceback" in str(error) else 0]

@@ -6,10 +6,12 @@ tasks, whoever finished first. Where tasks run is up to the subclasses; what is 
 """
 
 import pickle
+import re
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -89,7 +91,7 @@ def open_runner(workers: int = 2, *, on: str | None = None, limits: Limits = LIM
     ...     runner.run(abs, [-2, 3], name="absolute values")
     [2, 3]
     """
-    chosen = on or environ.get("LMLAB_ON") or "local"
+    chosen = check_place(on or environ.get("LMLAB_ON") or "local")
     if chosen == "local":
         from lmlab.dataflow.workers import Workers
 
@@ -97,6 +99,23 @@ def open_runner(workers: int = 2, *, on: str | None = None, limits: Limits = LIM
     from lmlab.dataflow.ray_runner import RayRunner
 
     return RayRunner(chosen, workers, limits)
+
+
+def check_place(on: str) -> str:
+    """`on`, if tasks may run there as far as can be told without asking the cluster."""
+    if on == "local":
+        return on
+    if not re.fullmatch(r"ray(://[^/:]+:\d+)?", on):
+        raise ConfigError(f"--on {on} names no place for tasks. Give local, ray or ray://HOST:PORT.")
+    # Ray itself would look for any cluster on this machine, which may be somebody else's.
+    if on == "ray" and environ.get("RAY_ADDRESS") in (None, "auto", "local"):
+        raise ConfigError(
+            "--on ray needs RAY_ADDRESS to name a cluster. Start one with `ray start --head` and set "
+            "RAY_ADDRESS=HOST:6379, or give --on ray://HOST:10001."
+        )
+    if find_spec("ray") is None:
+        raise ConfigError(f"--on {on} needs Ray, which is not installed. Run `pip install 'lmlab[ray]'`.")
+    return on
 
 
 class Runner(ABC):
