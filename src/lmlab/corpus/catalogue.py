@@ -15,13 +15,6 @@ from typing import Any
 from lmlab.core.errors import ConfigError
 from lmlab.corpus.registry import AnySource, Files, Slice, Source
 
-_CODE = """
-asm bash c cc cl clj cpp cs css cu cxx d dart el erl ex f f90 fs go groovy h hpp hs html java jl js jsx kt
-lean lisp lua m ml mli mm nim pas php pl pm proto ps1 py pyx r rb rs scala scm sh sol sql sv swift tcl tex ts
-tsx v vb vhd vue zig
-"""
-CODE = frozenset(_CODE.split())
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -63,7 +56,7 @@ class Entry:
 
 def lookup(name: str) -> Entry:
     """The entry of this name. Raises ConfigError with the nearest names for another."""
-    entries = _entries()
+    entries = _read()["collections"]
     if name not in entries:
         near = get_close_matches(name, entries, n=3) or sorted(entries)[:3]
         raise ConfigError(f"{name!r} is no collection of the catalogue. Did you mean {', '.join(near)}?")
@@ -73,7 +66,7 @@ def lookup(name: str) -> Entry:
 
 def names() -> tuple[str, ...]:
     """All collections, sorted."""
-    return tuple(sorted(_entries()))
+    return tuple(sorted(_read()["collections"]))
 
 
 def code_only(_text: str, meta: dict[str, Any]) -> str:
@@ -83,9 +76,9 @@ def code_only(_text: str, meta: dict[str, Any]) -> str:
     ('', 'not code: bin')
     """
     ending = str(meta.get("extension") or PurePosixPath(str(meta.get("path") or "")).suffix).lstrip(".")
-    return "" if ending.lower() in CODE else f"not code: {ending or 'no ending'}"
+    return "" if ending.lower() in _read()["code"].split() else f"not code: {ending or 'no ending'}"
 
 
 @functools.cache
-def _entries() -> dict[str, list[Any]]:
+def _read() -> dict[str, Any]:
     return json.loads(resources.files("lmlab.corpus").joinpath("catalogue.json").read_text())
