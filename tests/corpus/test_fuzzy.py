@@ -117,24 +117,30 @@ def test_near_copy_is_marked_with_what_it_repeats_and_how_much_is_new(marked):
     assert row["reason"] == f"near duplicate: 1.00 of it is in {document_id(text)}"
     assert [r["duplicate_of"] for t, r in rows[""].items() if t != copy] == [None] * 3
     # The third text has the same made-up vocabulary: a candidate, and no duplicate.
-    assert (found.documents, found.unsigned, found.candidates, found.duplicates) == (4, 1, 3, 1)
-    assert (found.clusters, found.largest, found.converged) == (1, 3, True)
+    assert found == {
+        "documents": 4, "unsigned": 1, "candidates": 3, "clusters": 1, "largest": 3, "duplicates": 1,
+        "converged": True,
+    }  # fmt: skip
 
 
 def test_equal_texts_of_two_corpora_are_two_rows_and_the_later_one_repeats_the_earlier(marked):
     text = prose(1, 400)
     rows, found = marked({"a": [text, prose(2, 400)], "b": [prose(3, 400), text]})
-    assert found.documents == 4
+    assert found["documents"] == 4
     assert rows["a"][text]["duplicate_of"] is None
     assert rows["b"][text]["duplicate_of"] == f"a:{document_id(text)}"
 
 
-def test_signatures_of_other_settings_are_refused(documents, tmp_path):
+def test_signatures_of_other_settings_or_documents_are_refused(documents, tmp_path):
     made = documents([("d", "a", prose(1, 50))]).path
+    more = documents([("d", str(i), prose(i, 50)) for i in range(5)], name="more").path
     with open_runner(1) as runner:
         sign(made, Path(tmp_path / "s"), Fuzzy(seed=1), runner, lambda *_: None)
         with pytest.raises(InputError, match=r"were made with .*'seed': 1.* Sign all corpora with the same"):
             mark_near_duplicates({"": made}, {"": Path(tmp_path / "s")}, Path(tmp_path / "o"), FUZZY, runner)
+        sign(made, Path(tmp_path / "t"), FUZZY, runner, lambda *_: None)
+        with pytest.raises(InputError, match=r"signatures are of other documents than the 5 given"):
+            mark_near_duplicates({"": more}, {"": Path(tmp_path / "t")}, Path(tmp_path / "o"), FUZZY, runner)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pyarrow as pa
 from lmlab.corpus.attributes import Parts, Say, mark
 from lmlab.corpus.characters import Runs, paragraphs, word_runs
 from lmlab.corpus.config import Decontamination
-from lmlab.corpus.schema import load_text, parts_of
+from lmlab.corpus.schema import load_text, parts_of, table_of
 from lmlab.dataflow.files import JSONL, read_jsonl, read_parquet, write_jsonl, write_parquet
 from lmlab.dataflow.runner import Runner
 from lmlab.storage import Path
@@ -220,5 +220,4 @@ def _marks(flags: Sequence[Flag], records: Sequence[tuple[str, str]]) -> pa.Tabl
         place = f"{found.overlap:.2f} of the {found.runs} runs of paragraph {found.paragraph}"
         reason = f"repeats {name}: {place} stand in {record}"
         rows.append((name, record, found.overlap, found.paragraph, reason))
-    columns = list(zip(*rows, strict=True)) or [()] * len(FLAGS)
-    return pa.table([pa.array(c, f.type) for c, f in zip(columns, FLAGS, strict=True)], schema=FLAGS)
+    return table_of(rows, FLAGS)

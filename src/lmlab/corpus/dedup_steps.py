@@ -4,12 +4,14 @@ Those that find write attributes beside the documents and drop nothing; `select`
 `curate` runs the same stages in one step, with a split.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Any
 
 from lmlab.artifacts import Artifact, Out, RunOnly, step
 from lmlab.core.errors import ConfigError
 from lmlab.corpus.config import Decontamination, Fuzzy, Normalization, Rule
 from lmlab.corpus.steps import FUZZY, Attributes, Documents
+from lmlab.dataflow.runner import open_runner
 from lmlab.storage import Path
 
 NORMALIZATION, EVALS = Normalization(), Decontamination(common=None)
@@ -70,23 +72,18 @@ def normalize(
     whose source_id comes first is kept. Raises InputError for rows without text and for no text at all.
     """
     from lmlab.corpus.normalizing import normalize_all
-    from lmlab.corpus.schema import earlier_stages, write_stages
-    from lmlab.dataflow.runner import open_runner
 
     sources = documents if isinstance(documents, tuple) else (documents,)
     folders = [source.path for source in sources]
     with open_runner(workers) as runner:
         stages = normalize_all(folders, out.path, out.path / "rejected", normalization, runner, out.status)
-    earlier = earlier_stages(folders[0]) if len(folders) == 1 else []
-    write_stages(out.path, [*earlier, *(stage.row() for stage in stages)])
-    return Documents(documents=stages[-1].documents_out, size_bytes=stages[-1].bytes_out)
+    return _documents(out, folders[0] if len(folders) == 1 else None, stages)
 
 
 @step(resumes=True)
 def signatures(out: Out, documents: Artifact, fuzzy: Fuzzy = FUZZY, workers: RunOnly[int] = 2) -> Attributes:
     """MinHash band keys of documents, made once for any number of `near_duplicates`."""
     from lmlab.corpus.fuzzy import sign
-    from lmlab.dataflow.runner import open_runner
 
     with open_runner(workers) as runner:
         count = sign(documents.path, out.path, fuzzy, runner, out.status)
@@ -106,7 +103,6 @@ def near_duplicates(
     `signed` are their `signatures`; None makes them. Raises InputError for signatures of other settings.
     """
     from lmlab.corpus.fuzzy import mark_near_duplicates, sign
-    from lmlab.dataflow.runner import open_runner
 
     corpora, work = _folders(documents), out.path / ".work"
     with open_runner(workers) as runner:
@@ -119,7 +115,7 @@ def near_duplicates(
         found = mark_near_duplicates(corpora, made, out.path, fuzzy, runner)
     work.remove_tree()
     return NearDuplicates(
-        columns=("duplicate_of", "containment", "jaccard", "novel_words", "reason"), **asdict(found)
+        columns=("duplicate_of", "containment", "jaccard", "novel_words", "reason"), **found
     )
 
 
@@ -128,15 +124,11 @@ def repeated_paragraphs(
     out: Out, documents: Artifact | dict[str, Artifact], min_bytes: int = 80, workers: RunOnly[int] = 2
 ) -> Paragraphs:
     """Where paragraphs of at least `min_bytes` stand that another document, with a smaller id, has too."""
-    from lmlab.corpus.attributes import Parts
     from lmlab.corpus.paragraphs import mark_paragraphs
-    from lmlab.dataflow.runner import open_runner
 
-    corpora = _folders(documents)
     with open_runner(workers) as runner:
-        repeats, size = mark_paragraphs(corpora, out.path, min_bytes, runner, out.status)
-    count = int(Parts(corpora).starts[-1])
-    return Paragraphs(documents=count, columns=("spans",), repeats=repeats, repeated_bytes=size)
+        found = mark_paragraphs(_folders(documents), out.path, min_bytes, runner, out.status)
+    return Paragraphs(columns=("spans",), **found)
 
 
 @step
@@ -150,7 +142,6 @@ def decontaminate(
     """Which documents repeat a record of an eval: folders of documents or of JSON lines, by name."""
     from lmlab.corpus.attributes import Parts
     from lmlab.corpus.contamination import mark_contaminated
-    from lmlab.dataflow.runner import open_runner
 
     if not evals:
         raise ConfigError("evals is empty, so no document could be found to repeat one. Name at least one.")
@@ -166,14 +157,11 @@ def select(out: Out, documents: Artifact, rules: tuple[Rule, ...], workers: RunO
 
     Where a rule cuts spans, documents are normalized again: new ids, places, and no equal texts.
     """
-    from lmlab.corpus.schema import earlier_stages, write_stages
     from lmlab.corpus.selecting import select_all
-    from lmlab.dataflow.runner import open_runner
 
     with open_runner(workers) as runner:
         stages = select_all(documents.path, out.path, rules, out.path / "rejected", runner, out.status)
-    write_stages(out.path, [*earlier_stages(documents.path), *(stage.row() for stage in stages)])
-    return Documents(documents=stages[-1].documents_out, size_bytes=stages[-1].bytes_out)
+    return _documents(out, documents.path, stages)
 
 
 @step
@@ -182,16 +170,22 @@ def replay(out: Out, documents: Artifact, share: float = 0.5, workers: RunOnly[i
 
     There are as many as before. Ids are random, so the first ones are a fair sample.
     """
-    from lmlab.corpus.schema import earlier_stages, write_stages
     from lmlab.corpus.selecting import replay_all
-    from lmlab.dataflow.runner import open_runner
 
     if not 0 <= share < 1:
         raise ConfigError(f"share={share} of the documents can't be left out. Choose from 0 to below 1.")
     with open_runner(workers) as runner:
         stage = replay_all(documents.path, out.path, share, runner)
-    write_stages(out.path, [*earlier_stages(documents.path), stage.row()])
-    return Documents(documents=stage.documents_out, size_bytes=stage.bytes_out)
+    return _documents(out, documents.path, [stage])
+
+
+def _documents(out: Out, source: Path | None, stages: list[Any]) -> Documents:
+    """What the last stage wrote, with stages.json beside it."""
+    from lmlab.corpus.schema import earlier_stages, write_stages
+
+    earlier = earlier_stages(source) if source else []
+    write_stages(out.path, [*earlier, *(stage.row() for stage in stages)])
+    return Documents(documents=stages[-1].documents_out, size_bytes=stages[-1].bytes_out)
 
 
 def _folders(given: Artifact | dict[str, Artifact]) -> dict[str, Path]:

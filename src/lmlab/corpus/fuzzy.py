@@ -5,8 +5,8 @@ with many. Every document of every corpus is a row of its own: equal texts in tw
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,24 +28,6 @@ LARGEST = 4096
 KEYS_AT_ONCE = 1 << 26
 """Band keys that one task sorts: 2 GB."""
 SETTINGS = "minhash.json"
-
-
-@dataclass(frozen=True)
-class Found:
-    """What the search for near duplicates saw."""
-
-    documents: int
-    unsigned: int
-    """Documents too short for a signature: no candidates."""
-    candidates: int
-    """Members of clusters."""
-    clusters: int
-    largest: int
-    """Members of the largest one."""
-    duplicates: int
-    """Candidates that verification confirmed."""
-    converged: bool
-    """Whether no link was left out of its cluster."""
 
 
 def band_keys(table: pa.Table, fuzzy: Fuzzy) -> np.ndarray:
@@ -81,16 +63,24 @@ def mark_near_duplicates(
     out: Path,
     fuzzy: Fuzzy,
     runner: Runner,
-) -> Found:
-    """Say of every document which one it mostly repeats, if any; attributes go below `out`, by corpus."""
+) -> dict[str, Any]:
+    """Say of every document which one it mostly repeats, if any; attributes go below `out`, by corpus.
+
+    Returns the counts of `NearDuplicates`.
+    """
+    parts = Parts(corpora)
+    total = int(parts.starts[-1])
     for name in corpora:
         if (made := read_json(signed[name] / SETTINGS)) != _hashing(fuzzy):
             raise InputError(
                 f"The signatures in {signed[name]} were made with {made}, not {_hashing(fuzzy)}, so equal "
                 "texts would not meet. Sign all corpora with the same settings."
             )
-    parts = Parts(corpora)
-    total = int(parts.starts[-1])
+    if Parts({name: signed[name] for name in corpora}).starts.tolist() != parts.starts.tolist():
+        raise InputError(
+            f"The signatures are of other documents than the {total} given, so their rows do not fit. Sign "
+            "these documents."
+        )
     files = tuple(signed[corpus] / path.name for corpus, path in parts.places)
     at_once = max(1, KEYS_AT_ONCE // max(1, total))
     names = _columns(fuzzy)
@@ -100,9 +90,15 @@ def mark_near_duplicates(
     groups = clusters(total, left, right, LARGEST)
     found = _verified(parts, groups, out / ".work", fuzzy, runner)
     mark(parts, out, found.column("row").to_numpy(), _marks(parts, found), runner)
-    sizes = groups.sizes
-    largest = int(sizes.max(initial=0))
-    return Found(total, edges[0][2], len(groups.row), len(sizes), largest, found.num_rows, groups.converged)
+    return {
+        "documents": total,
+        "unsigned": edges[0][2],
+        "candidates": len(groups.row),
+        "clusters": len(groups.sizes),
+        "largest": int(groups.sizes.max(initial=0)),
+        "duplicates": found.num_rows,
+        "converged": groups.converged,
+    }
 
 
 def band_edges(bands: Sequence[str], files: Sequence[Path]) -> tuple[np.ndarray, np.ndarray, int]:

@@ -30,6 +30,7 @@ from lmlab.corpus.schema import (
     part_of,
     parts_of,
     sorted_by_id,
+    table_of,
     text_buffers,
     text_sizes,
 )
@@ -41,7 +42,7 @@ from lmlab.storage import Path
 LONGEST_GAP = 128
 """Longer runs of whitespace are cut to this: they reach megabytes in the wild and teach nothing."""
 _GAP = re.compile(rf"\s{{{LONGEST_GAP + 1},}}")
-_PACKED = 4
+PACKED = 4
 """Text is about four times its compressed file: sizes the parts by what is known before reading."""
 _ROWS = 10_000
 """Rows of JSON lines turned into a table at a time."""
@@ -56,7 +57,7 @@ def normalize_all(
     Blank and repeated documents go below `rejected`, with the reason. InputError for folders without text.
     """
     files = [file for folder in folders for file in _files(folder)]
-    size = sum(file.size() * (1 if file.name.endswith(".jsonl") else _PACKED) for file in files)
+    size = sum(file.size() * (1 if file.name.endswith(".jsonl") else PACKED) for file in files)
     count = max(1, math.ceil(size / settings.part_bytes))
     scattered = tuple(out / ".work" / f"scattered-{i:05d}.arrow" for i in range(len(files)))
     clean = partial(clean_file, settings=settings, parts=count)
@@ -148,8 +149,7 @@ def _from_rows(rows: list[Any], file: Path, bare: bool) -> pa.Table:
         others = {key: value for key, value in row.items() if key not in ("id", "text", "source_id")}
         meta = orjson.dumps({} if bare else others, default=str, option=orjson.OPT_SORT_KEYS).decode()
         made.append(("", text or "", str(name), meta))
-    columns = list(zip(*made, strict=True)) or [()] * 4
-    return pa.table([pa.array(c, f.type) for c, f in zip(columns, DOCUMENTS, strict=True)], schema=DOCUMENTS)
+    return table_of(made, DOCUMENTS)
 
 
 def _cut(table: pa.Table) -> tuple[pa.Array, int]:

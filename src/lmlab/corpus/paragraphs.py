@@ -34,23 +34,24 @@ SPANS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64())]))
 
 def mark_paragraphs(
     corpora: Mapping[str, Path], out: Path, min_bytes: int, runner: Runner, say: Say
-) -> tuple[int, int]:
-    """Write the `spans` of repeated paragraphs; how many there are, and their bytes."""
+) -> dict[str, int]:
+    """Write the `spans` of repeated paragraphs; how many documents and repeats there are, and their bytes."""
     parts, work = Parts(corpora), out / ".work"
     count = len(parts.paths)
     buckets = math.ceil(sum(path.size() for path in parts.paths) / BUCKET_BYTES)
     hashed = [work / f"hashed-{i:05d}.arrow" for i in range(count)]
-    repeats = [work / f"repeats-{i:05d}.arrow" for i in range(buckets)]
+    scattered = [work / f"repeats-{i:05d}.arrow" for i in range(buckets)]
     split = partial(split_part, min_bytes=min_bytes, buckets=buckets)
     tasks = list(zip(range(count), parts.paths, hashed, strict=True))
     runner.run(split, tasks, name="split", progress=partial(say, "hashing paragraphs"))
     find = partial(find_repeats, hashed=hashed, buckets=buckets, parts=count)
-    runner.run(find, list(enumerate(repeats)), name="meet", progress=partial(say, "finding repeats"))
-    write = partial(write_spans, repeats=repeats, parts=count)
+    runner.run(find, list(enumerate(scattered)), name="meet", progress=partial(say, "finding repeats"))
+    write = partial(write_spans, repeats=scattered, parts=count)
     tasks = list(zip(range(count), parts.paths, parts.in_folder(out), strict=True))
     found = runner.run(write, tasks, name="spans", progress=partial(say, "writing spans"))
     work.remove_tree()
-    return sum(number for number, _ in found), sum(size for _, size in found)
+    repeats, size = (sum(values) for values in zip(*found, strict=True))
+    return {"documents": int(parts.starts[-1]), "repeats": repeats, "repeated_bytes": size}
 
 
 def split_part(task: tuple[int, Path, Path], min_bytes: int, buckets: int) -> None:

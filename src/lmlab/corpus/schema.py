@@ -1,7 +1,7 @@
 """The one schema of documents, how they are named and split into parts, and what a stage says it did."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,6 +123,12 @@ def merged(parts: Sequence[Sequence[Stage]]) -> list[Stage]:
         for stage, counted in zip(stages, part, strict=True):
             stage.merge(counted)
     return stages
+
+
+def table_of(rows: Iterable[Sequence[Any]], schema: pa.Schema) -> pa.Table:
+    """Rows of values in the order of `schema`."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
 
 
 def load_text(path: Path) -> pa.Table:

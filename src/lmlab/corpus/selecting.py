@@ -4,6 +4,7 @@ A rule sees only what the rules before it kept, and a document without a row in 
 unless the rule says otherwise. Where spans are cut from texts, the documents get new ids and new places.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
@@ -17,7 +18,7 @@ import pyarrow as pa
 from lmlab.core.errors import InputError
 from lmlab.corpus.attributes import Parts, Say, read_attribute
 from lmlab.corpus.config import Normalization, RemoveSpans, Rule
-from lmlab.corpus.normalizing import normalize_all
+from lmlab.corpus.normalizing import PACKED, normalize_all
 from lmlab.corpus.schema import DOCUMENTS, REJECTED, Stage, kind_of, merged, parts_of, text_sizes
 from lmlab.dataflow.files import read_parquet, write_parquet
 from lmlab.dataflow.runner import Runner
@@ -34,7 +35,8 @@ def select_all(
     said = partial(say, "selecting")
     stages = merged(runner.run(choose, parts_of(documents), name="select", progress=said))
     if edits:
-        settings = Normalization(part_bytes=max(1, sum(path.size() for path in parts_of(target))))
+        edited = parts_of(target)
+        settings = Normalization(math.ceil(PACKED * sum(path.size() for path in edited) / len(edited)))
         stages += normalize_all([target], out, rejected or out / ".work" / "rejected", settings, runner, say)
         (out / ".work").remove_tree()
     return stages

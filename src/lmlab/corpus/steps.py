@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from lmlab.artifacts import Artifact, Out, RunOnly, step
 from lmlab.corpus.config import Decontamination, Fuzzy, Holdout
 from lmlab.corpus.registry import AnySource
+from lmlab.dataflow.runner import open_runner
 
 FUZZY, HOLDOUT, DECONTAMINATION = Fuzzy(), Holdout(), Decontamination()
 
@@ -79,7 +80,6 @@ def extract(
     rejected too.
     """
     from lmlab.corpus.extracting import extract_all
-    from lmlab.dataflow.runner import open_runner
 
     with open_runner(workers) as pool:
         stage = extract_all(raw.path, out.path, min_bytes, pool, out.status, is_quarantine=quarantine)
@@ -94,7 +94,6 @@ def fan_out(out: Out, documents: Artifact, field: str = "language", workers: Run
     a value that can't name a folder.
     """
     from lmlab.corpus.extracting import spread
-    from lmlab.dataflow.runner import open_runner
 
     with open_runner(workers) as pool:
         stages = spread(documents.path, out.path, field, pool, out.status).values()
@@ -120,7 +119,6 @@ def curate(
     domain too small to hold text out of.
     """
     from lmlab.corpus.curating import Recipe, curate_all
-    from lmlab.dataflow.runner import open_runner
 
     recipe = Recipe(near_duplicates, holdout, decontamination, part_bytes)
     with open_runner(workers) as pool:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lmlab.corpus import kernels
 from lmlab.corpus.characters import word_runs
-from lmlab.corpus.schema import load_text
+from lmlab.corpus.schema import load_text, table_of
 from lmlab.dataflow.shuffle import gather, scatter
 from lmlab.storage import Path
 
@@ -22,23 +22,12 @@ PROBES, LIKELY = 32, 32
 """A document's rarest word runs, which vote for kept ones, and how many of those are compared with it."""
 
 MEMBERS = pa.schema(
-    [
-        pa.field("cluster", pa.int64(), nullable=False),
-        pa.field("row", pa.int64(), nullable=False),
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("grams", pa.large_list(pa.uint64()), nullable=False),
-    ]
+    [("cluster", pa.int64()), ("row", pa.int64()), ("id", pa.string()), ("grams", pa.large_list(pa.uint64()))]
 )
 DUPLICATES = pa.schema(
-    [
-        pa.field("row", pa.int64(), nullable=False),
-        pa.field("duplicate_of", pa.string(), nullable=False),
-        pa.field("kept_row", pa.int64(), nullable=False),
-        pa.field("containment", pa.float64(), nullable=False),
-        pa.field("jaccard", pa.float64(), nullable=False),
-        pa.field("novel_words", pa.int64(), nullable=False),
-    ]
-)
+    [("row", pa.int64()), ("duplicate_of", pa.string()), ("kept_row", pa.int64()),
+     ("containment", pa.float64()), ("jaccard", pa.float64()), ("novel_words", pa.int64())]
+)  # fmt: skip
 
 
 class Members(NamedTuple):
@@ -63,7 +52,7 @@ def _word_runs(part: Path, members: Members, words: int) -> Iterator[tuple[pa.Ta
     table = load_text(part).take(pa.array(members.rows))
     ids = table.column("id").combine_chunks()
     done = 0
-    for runs in word_runs(table, words, 1, by_paragraph=False):
+    for runs in word_runs(table, words, 1, by_paragraph=False):  # what has a signature has a word: no gaps
         counts = np.bincount(runs.document - done)
         grams = [np.unique(own) for own in np.split(runs.grams, np.cumsum(counts)[:-1])]
         own = slice(done, done + len(grams))
@@ -90,10 +79,7 @@ def verify_bucket(bucket: int, scattered: Sequence[Path], buckets: int, containm
             share, union = shared / len(grams[own]), len(grams[own]) + len(grams[other]) - shared
             novel = len(grams[own]) - shared
             found.append((row[own], ids[other].as_py(), row[other], share, shared / union, novel))
-    columns = list(zip(*found, strict=True)) or [()] * len(DUPLICATES)
-    return pa.table(
-        [pa.array(list(c), f.type) for c, f in zip(columns, DUPLICATES, strict=True)], schema=DUPLICATES
-    )
+    return table_of(found, DUPLICATES)
 
 
 def duplicates(grams: Sequence[np.ndarray], containment: float) -> Iterator[tuple[int, int, int]]:
