@@ -19,7 +19,8 @@ from lmlab.evals.ngrams import train_ngrams
 from lmlab.models.config import Grug
 from lmlab.models.decoder import init_params
 from lmlab.storage import Path
-from lmlab.tokens.store import Source, StoreWriter, open_store
+from lmlab.tokens.store import Source, open_store
+from lmlab.tokens.writing import Head, ShardWriter, write_ledger
 
 VOCAB, TOKENS, SEQ, RUNS = 8192, 2_000_000, 256, 3
 DOCUMENTS, LONGEST = 100, 800
@@ -48,11 +49,11 @@ def main() -> None:
 def held_out(folder: Path) -> Source:
     """Documents of random tokens, from a few to LONGEST."""
     random = np.random.default_rng(1)
-    with StoreWriter(folder, vocab=VOCAB, eos_id=0, tokenizer="none@1") as writer:
-        for number in range(DOCUMENTS):
-            tokens = random.integers(1, VOCAB, random.integers(1, LONGEST))
-            writer.add("random", f"{number:032x}", len(tokens), tokens)
-        writer.finish()
+    writer = ShardWriter(folder, "shard", Head(VOCAB, 0, "none@1"))
+    for number in range(DOCUMENTS):
+        tokens = random.integers(1, VOCAB, random.integers(1, LONGEST))
+        writer.add("random", f"{number:032x}", len(tokens), [tokens])
+    write_ledger(folder, writer.head, writer.finish())
     return open_store(folder).source("random")
 
 

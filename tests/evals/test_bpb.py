@@ -16,7 +16,8 @@ from lmlab.models import init_params, logits
 from lmlab.models.config import Dense, Grug, Model
 from lmlab.models.decoder import forward
 from lmlab.storage import Path
-from lmlab.tokens.store import Source, StoreWriter, open_store
+from lmlab.tokens.store import Source, open_store
+from lmlab.tokens.writing import Head, ShardWriter, write_ledger
 
 VOCAB, SEQ, EOS = 64, 16, 0
 LENGTHS = [3, 0, 16, 1, 17, 60, 15, 5, 28, 29]
@@ -58,10 +59,10 @@ def test_windows_in_a_row_do_not_overlap_and_rows_are_well_filled(lengths: list[
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     folder = Path(tmp_path_factory.mktemp("store"))
     random = np.random.default_rng(0)
-    with StoreWriter(folder, vocab=VOCAB, eos_id=EOS, tokenizer="t@1") as writer:
-        for number, length in enumerate(LENGTHS):
-            writer.add("text", f"{number:032x}", 1, random.integers(1, VOCAB, length))
-        writer.finish()
+    writer = ShardWriter(folder, "shard", Head(VOCAB, EOS, "t@1"))
+    for number, length in enumerate(LENGTHS):
+        writer.add("text", f"{number:032x}", 1, [random.integers(1, VOCAB, length)])
+    write_ledger(folder, writer.head, writer.finish())
     return open_store(folder).source("text")
 
 

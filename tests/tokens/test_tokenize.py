@@ -49,7 +49,7 @@ def test_every_document_is_stored_whole_with_its_bytes_and_id(corpus, texts, tra
     assert sorted(found) == sorted(given)
 
 
-def test_tokenizing_again_on_other_threads_gives_the_same_bytes(corpus, texts, trained, tmp_path):
+def test_tokenizing_again_with_more_workers_gives_the_same_bytes(corpus, texts, trained, tmp_path):
     documents = corpus([("docs", text) for text in texts] + [("poem", text[:99]) for text in texts])
     run(tmp_path / "a", documents, trained)
     run(tmp_path / "b", documents, trained, workers=3)
@@ -67,7 +67,7 @@ def test_an_empty_corpus_is_refused(corpus, trained, tmp_path):
 
 def test_a_folder_without_parts_is_refused(trained, tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"holds 0 of no document parts"):
+    with pytest.raises(InputError, match=r"holds no document parts"):
         run(tmp_path / "out", Artifact.at(Path(tmp_path / "empty"), name="c", version="dev"), trained)
 
 
@@ -78,8 +78,3 @@ def test_a_cut_part_is_named(corpus, texts, trained, tmp_path):
     with pytest.raises(InputError, match=r"part-00001-of-00002\.parquet can't be read as Parquet"):
         run(tmp_path / "out", documents, trained)
     assert list((tmp_path / "out").iterdir()) == []
-
-
-def test_a_domain_that_can_not_name_a_file_is_refused(corpus, trained, tmp_path):
-    with pytest.raises(InputError, match=r"'\.\./x' can't name a file"):
-        run(tmp_path / "out", corpus([("../x", "text")]), trained)

@@ -6,7 +6,7 @@ import numpy as np
 
 from lmlab.artifacts import Artifact
 from lmlab.storage import Path
-from lmlab.tokens.store import StoreWriter
+from lmlab.tokens.writing import Head, ShardWriter, write_ledger
 
 VOCAB, EOS = 32, 0
 Documents = dict[str, list[list[int]]]
@@ -15,11 +15,11 @@ Documents = dict[str, list[list[int]]]
 def write_store(folder: LocalPath, documents: Documents, *, vocab: int = VOCAB) -> Artifact:
     """A token store with these documents by domain; each token stands for two bytes of text."""
     place = Path(folder)
-    with StoreWriter(place, vocab=vocab, eos_id=EOS, tokenizer="tokenizers/test@dev") as writer:
-        for domain, texts in documents.items():
-            for number, text in enumerate(texts):
-                writer.add(domain, f"{number:032x}", 2 * len(text), np.asarray(text))
-        writer.finish()
+    writer = ShardWriter(place, "shard", Head(vocab, EOS, "tokenizers/test@dev"))
+    for domain, texts in documents.items():
+        for number, text in enumerate(texts):
+            writer.add(domain, f"{number:032x}", 2 * len(text), [np.asarray(text)])
+    write_ledger(place, writer.head, writer.finish())
     return Artifact.at(place, name=f"tokens/{folder.name}", version="dev")
 
 

@@ -73,7 +73,7 @@ def score_source(
     seq: int,
 ) -> Float[np.ndarray, " documents"]:
     """Nats of each document of one domain, summed in float64."""
-    rows = lay_out(list(windows_of(source.offsets, seq)), source.tokens, eos_id=eos_id, seq=seq)
+    rows = lay_out(list(windows_of(source.offsets, seq)), np.asarray(source.tokens), eos_id=eos_id, seq=seq)
     nats = np.zeros(source.document_count, np.float64)
     batch_rows = max(1, BATCH_TOKENS // seq)
     for first in range(0, len(rows.tokens), batch_rows):

@@ -5,10 +5,15 @@ from typing import TYPE_CHECKING
 from lmlab.core.lazy import exports
 
 if TYPE_CHECKING:
+    from lmlab.tokens.chat import Chat as Chat, load_chat as load_chat
     from lmlab.tokens.steps import (
         Tokenizer as Tokenizer,
         TokenStore as TokenStore,
+        import_tokenizer as import_tokenizer,
+        merge_tokens as merge_tokens,
+        slice_tokens as slice_tokens,
         tokenize as tokenize,
+        tokenize_chat as tokenize_chat,
         train_tokenizer as train_tokenizer,
     )
     from lmlab.tokens.store import Source as Source, Store as Store, open_store as open_store
@@ -18,13 +23,19 @@ __getattr__, __dir__, __all__ = exports(
     __name__,
     {
         "END_OF_TEXT": ".tokenizer",
+        "Chat": ".chat",
         "Source": ".store",
         "Store": ".store",
         "TokenStore": ".steps",
         "Tokenizer": ".steps",
+        "import_tokenizer": ".steps",
+        "load_chat": ".chat",
         "load_tokenizer": ".tokenizer",
+        "merge_tokens": ".steps",
         "open_store": ".store",
+        "slice_tokens": ".steps",
         "tokenize": ".steps",
+        "tokenize_chat": ".steps",
         "train_tokenizer": ".steps",
     },
 )

@@ -1,88 +1,166 @@
-"""The fast encoder: the compiled BPE of `kernels`, for tokenizers that `train_tokenizer` made.
+"""The fast path: kitoken where its ids equal those of `tokenizers`; otherwise that one, and it is said why.
 
-Its character classes are read off the regular-expression engine of `tokenizers` itself, so both agree on
-every code point whatever their Unicode version. Any other kind of tokenizer does not fit.
+A tokenizer is tried on hard texts once, in a process of its own, because kitoken ends the process where its
+regular expressions overflow. The verdict is kept below LMLAB_CACHE by the tokenizer's sha256.
 """
 
+import hashlib
 import json
-import sys
-import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import islice, product
+from typing import TypeVar
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import pre_tokenizers
 
-from lmlab.tokens import kernels
-from lmlab.tokens.tokenizer import byte_level_bpe
+from lmlab.core import environ
+from lmlab.core.errors import LmlabError
+from lmlab.dataflow.runner import Limits, open_runner
+from lmlab.storage import Path, read_json, write_json
+from lmlab.tokens.patterns import PATTERNS, byte_letters, pattern_of
+from lmlab.tokens.pieces import Cutter
 
-CLASSES = {kernels.LETTER: r"[\p{L}\p{M}]+", kernels.NUMBER: r"\p{N}+", kernels.SPACE: r"\s+"}
-# Where Unicode has or plans characters with a class; surrogates are not in UTF-8. All other planes are OTHER.
-PLANES = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xE1000))
+Item = TypeVar("Item")
+Ids = NDArray[np.uint32]
+Encode = Callable[[Sequence[bytes]], list[Ids]]
+
+KITOKEN_BYTES = 100_000
+"""A longer piece goes to `tokenizers`: a million blanks overflow kitoken's stack and end the process."""
+VERSION = 1  # of the hard texts
 
 
-class FastEncoder:
-    """Encodes pieces of UTF-8 exactly as `tokenizer` does. May be called from several threads at once."""
+@dataclass(frozen=True, eq=False)
+class Encoder:
+    """Turns pieces of UTF-8 into exactly the ids that `tokenizers` gives. May be used by several threads."""
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
-        model = json.loads(tokenizer.to_str())["model"]
-        self._merges = _merges(model["vocab"], model["merges"])
-        self._thread = threading.local()
+    name: str
+    """"kitoken" or "tokenizers"."""
+    why: str
+    """Why it is not kitoken; empty if it is."""
+    encode: Encode
+    cutter: Cutter
 
-    @staticmethod
-    def fits(tokenizer: tokenizers.Tokenizer) -> bool:
-        """Whether this is what `byte_level_bpe` makes, trained, with nothing added but special tokens."""
-        parts, ours = (json.loads(made.to_str()) for made in (tokenizer, byte_level_bpe()))
-        is_plain = all(token["special"] for token in parts.pop("added_tokens"))
-        del ours["added_tokens"]
-        vocab = parts["model"].pop("vocab"), ours["model"].pop("vocab")
-        del parts["model"]["merges"], ours["model"]["merges"]
-        return is_plain and parts == ours and set(pre_tokenizers.ByteLevel.alphabet()) <= set(vocab[0])
-
-    def __call__(self, pieces: Sequence[bytes]) -> list[NDArray[np.uint32]]:
+    def __call__(self, pieces: Sequence[bytes]) -> list[Ids]:
         """The ids of each piece."""
-        if not hasattr(self._thread, "words"):
-            self._thread.words = kernels.empty_words()
-        data = np.frombuffer(b"".join(pieces), np.uint8)
-        ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
-        out, out_ends = np.empty(len(data), np.uint32), np.empty(len(pieces), np.int64)
-        kernels.encode_pieces(data, ends, self._merges, self._thread.words, out, out_ends)
-        return np.split(out[: out_ends[-1]], out_ends[:-1]) if len(pieces) else []
+        return self.encode(pieces)
 
 
-def _merges(vocab: dict[str, int], merges: list[Any]) -> kernels.Merges:
-    pairs = [tuple(pair) if isinstance(pair, list) else tuple(pair.split(" ")) for pair in merges]
-    size = 1 << max(4, (4 * len(pairs)).bit_length())
-    keys, ranks = np.full(size, -1, np.int64), np.zeros(size, np.int64)
-    kernels.fill_pairs(np.array([vocab[a] << 32 | vocab[b] for a, b in pairs], np.int64), keys, ranks)
-    return kernels.Merges(
-        classes=_character_classes(),
-        byte_ids=np.array([vocab[letter] for letter in byte_letters()], np.uint32),
-        pair_keys=keys,
-        pair_ranks=ranks,
-        merged=np.array([vocab[a + b] for a, b in pairs], np.uint32),
+def encoder_of(tokenizer: tokenizers.Tokenizer, name: str | None = None) -> Encoder:
+    """The fastest encoder that proved equal; `name` is one that was chosen before."""
+    name, why = (name, "") if name else _verdict(tokenizer)
+    return Encoder(name, why, ENCODERS[name](tokenizer), Cutter(tokenizer))
+
+
+def library_encoder(tokenizer: tokenizers.Tokenizer) -> Encode:
+    """`tokenizers` itself."""
+
+    def encode(pieces: Sequence[bytes]) -> list[Ids]:
+        texts = [piece.decode() for piece in pieces]
+        encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, np.uint32) for encoding in encoded]
+
+    return encode
+
+
+def kitoken_encoder(tokenizer: tokenizers.Tokenizer) -> Encode:
+    """kitoken, without the special tokens: it would cut the text around them even where they are text."""
+    from kitoken import Kitoken
+
+    parts = json.loads(tokenizer.to_str())
+    parts["added_tokens"] = [token for token in parts["added_tokens"] if not token["special"]]
+    parts["post_processor"] = None
+    if name := pattern_of(tokenizer):  # spelled out: of GPT-2's own cutter kitoken makes another one
+        parts["pre_tokenizer"] = json.loads(PATTERNS[name].pre_tokenizer().__getstate__())
+    fast = Kitoken.from_tokenizers(json.dumps(parts).encode())
+    slow = library_encoder(tokenizer)
+
+    def encode(pieces: Sequence[bytes]) -> list[Ids]:
+        return [
+            np.array(fast.encode(piece.decode(), False), np.uint32)
+            if len(piece) <= KITOKEN_BYTES
+            else slow([piece])[0]
+            for piece in pieces
+        ]
+
+    return encode
+
+
+ENCODERS: dict[str, Callable[[tokenizers.Tokenizer], Encode]] = {
+    "kitoken": kitoken_encoder,
+    "tokenizers": library_encoder,
+}
+
+
+def hard_texts(tokenizer: tokenizers.Tokenizer) -> Iterator[str]:
+    """What encoders disagree about: every pair of what borders depend on, every entry of the vocabulary,
+    characters of all planes, specials as text, long words, marks in every order."""
+    words = "a I the 7 2024 ½ ٣ ' 's 'LL ſ . / ... = _ é न ि 漢 각 Ⅷ ǅ ʰ 🙂 A ß Å e\u0301 \u0301 👩\u200d💻"
+    blanks = [" ", "  ", "\n", "\r\n", "\t", "\xa0", "\u3000", "\u200b", "\x85", "\0", "\ufffd", "\U0010ffff"]
+    atoms = [*words.split(), *blanks, "\u1100\u1161\u11a8"]
+    yield from ("".join(pair) for pair in product(atoms, repeat=2))
+    yield "".join("".join(three) for three in islice(product(atoms, repeat=3), 0, None, 7))
+    points = [chr(point) for point in range(0, 0x32000, 5) if not 0xD800 <= point < 0xE000]
+    yield from (f"a{point}b {point}1{point} \n{point}" for point in points)
+    specials = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+    yield from (f"x{content} {content}\n{content}y" for content in specials)
+    yield from (
+        "ab" * 400,
+        "é" * 300,
+        " " * 5_000,
+        "\n" * 3_000,
+        "1" * 1_000,
+        "漢字" * 500,
+        "(" * 700 + "!",
+        "",
     )
+    byte_of = {letter: byte for byte, letter in enumerate(byte_letters())}
+    words = (
+        bytes(byte_of[letter] for letter in word)
+        for word in sorted(tokenizer.get_vocab(with_added_tokens=False))
+        if all(letter in byte_of for letter in word)
+    )
+    for some in _groups(words, 64):
+        yield b"".join(some).decode(errors="ignore")
 
 
-def byte_letters() -> list[str]:
-    """The letter that stands for each byte in a byte-level vocabulary (GPT-2's table)."""
-    plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
-    others = iter(range(0x100, 0x200))
-    return [chr(byte if byte in plain else next(others)) for byte in range(256)]
+def _groups(items: Iterable[Item], size: int) -> Iterator[tuple[Item, ...]]:
+    rest = iter(items)
+    while group := tuple(islice(rest, size)):
+        yield group
 
 
-def _character_classes() -> NDArray[np.uint8]:
-    """The class of every code point, as the pattern's engine sees it."""
-    points = np.array([point for plane in PLANES for point in plane])
-    text = "".join(map(chr, points.tolist()))
-    classes = np.full(sys.maxunicode + 1, kernels.OTHER, np.uint8)
-    for kind, pattern in CLASSES.items():
-        is_match = np.ones(len(points), bool)
-        split = pre_tokenizers.Split(tokenizers.Regex(pattern), "removed")
-        for _, (start, end) in split.pre_tokenize_str(text):
-            is_match[start:end] = False
-        classes[points[is_match]] = kind
-    classes[[kernels.LINE_FEED, kernels.CARRIAGE_RETURN]] = kernels.NEWLINE
-    return classes
+def _verdict(tokenizer: tokenizers.Tokenizer) -> tuple[str, str]:
+    """Name of the encoder to use, and why it is not kitoken."""
+    text = tokenizer.to_str()
+    engines = f"{version('tokenizers')} {version('kitoken')} {VERSION}"
+    sha256 = hashlib.sha256(f"{engines} {text}".encode()).hexdigest()
+    kept = Path(environ.cache_dir()) / f"encoders/{sha256}.json"
+    if not kept.exists():
+        # Of two workers only the one that is needed starts; a single one would be this very process.
+        with open_runner(2, on="local", limits=Limits(task_failures=1, worker_deaths=1)) as runner:
+            try:
+                (why,) = runner.run(first_difference, [text], name="trying kitoken")
+            except LmlabError as error:
+                why = str(error)
+        write_json(kept, {"why": why})
+    why = read_json(kept)["why"]
+    return "tokenizers" if why else "kitoken", why
+
+
+def first_difference(text: str) -> str:
+    """What kitoken gets wrong of the tokenizer in `text`; empty if it is equal."""
+    tokenizer = tokenizers.Tokenizer.from_str(text)
+    tokenizer.encode_special_tokens = True
+    try:
+        fast, slow = kitoken_encoder(tokenizer), library_encoder(tokenizer)
+        for some in _groups(hard_texts(tokenizer), 2_000):
+            pieces = [piece.encode() for piece in some]
+            for piece, ours, theirs in zip(some, fast(pieces), slow(pieces), strict=True):
+                if not np.array_equal(ours, theirs):
+                    return f"{piece[:40]!r} has other ids ({ours[:4].tolist()}, not {theirs[:4].tolist()} …)"
+    except Exception as error:  # noqa: BLE001 - the boundary of a trial: whatever it raises, it is not used
+        return f"{type(error).__name__}: {error}"[:200]
+    return ""

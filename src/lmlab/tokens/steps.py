@@ -1,9 +1,13 @@
 """The steps of tokens: documents to a tokenizer, documents and a tokenizer to a token store."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lmlab.artifacts import Artifact, Out, RunOnly, step
 from lmlab.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lmlab.tokens.store import Ledger
 
 
 @dataclass(frozen=True)
@@ -47,41 +51,127 @@ def _check_sizes(vocab: int, sample_bytes: int, alpha: float, **_others: object)
         )
 
 
-@step(local_files=True, check=_check_sizes)
+@step(check=_check_sizes)
 def train_tokenizer(
     out: Out, documents: Artifact, vocab: int = 8192, sample_bytes: int = 16_000_000, alpha: float = 0.3
 ) -> Tokenizer:
     """Train a byte-level BPE of `vocab` ids on `sample_bytes` of text, each domain's share ~ bytes**alpha."""
-    from lmlab.tokens.tokenizer import end_of_text_id, save_tokenizer
+    from lmlab.tokens.tokenizer import END_OF_TEXT, Loaded, end_of_text_id, save_tokenizer
     from lmlab.tokens.train import balanced_sample, train_bpe
 
     out.status(f"training {vocab:,} ids on about {sample_bytes / 1e6:.0f} MB")
     trained = train_bpe(balanced_sample(documents.path, sample_bytes, alpha), vocab)
-    save_tokenizer(trained, out.path)
+    save_tokenizer(
+        Loaded(trained, dict.fromkeys(("bos_token", "eos_token", "pad_token"), END_OF_TEXT)), out.path
+    )
     return Tokenizer(vocab=trained.get_vocab_size(), eos_id=end_of_text_id(trained))
 
 
-@step(local_files=True)
-def tokenize(out: Out, documents: Artifact, tokenizer: Tokenizer, workers: RunOnly[int] = 2) -> TokenStore:
-    """Encode every document, in order, into a token store sharded by domain; `workers` are threads."""
-    from lmlab.tokens.tokenizer import end_of_text_id, load_tokenizer
-    from lmlab.tokens.write import write_store
+@step
+def import_tokenizer(
+    out: Out, file: str, pattern: str | None = None, end_of_document: str | None = None
+) -> Tokenizer:
+    """Read a tokenizer.json (or a folder with one), a .tiktoken or a .gguf file from any place.
 
-    loaded = load_tokenizer(tokenizer.path)
-    ledger = write_store(
-        out.path,
-        documents.path,
-        loaded,
-        eos_id=end_of_text_id(loaded),
-        address=tokenizer.address,
-        workers=workers,
-        status=out.status,
-    )
+    `pattern` is for rank files of unknown names; `end_of_document` for tokenizers that call it unusually.
+    """
+    from lmlab.storage import Path
+    from lmlab.tokens.tokenizer import end_of_text_id, load_all, save_tokenizer, vocab_size
+
+    loaded = load_all(Path(file), pattern)
+    eos_id = end_of_text_id(loaded.tokenizer, end_of_document)
+    save_tokenizer(loaded, out.path)
+    return Tokenizer(vocab=vocab_size(loaded.tokenizer), eos_id=eos_id)
+
+
+@step(resumes=True)
+def tokenize(out: Out, documents: Artifact, tokenizer: Tokenizer, workers: RunOnly[int] = 2) -> TokenStore:
+    """Encode every document, in order, into a token store: one task for each file, `workers` at once."""
+    from lmlab.dataflow.runner import open_runner
+    from lmlab.tokens.documents import document_files
+    from lmlab.tokens.write import encoding_with, write_store
+
+    encoding = encoding_with(tokenizer.path, tokenizer.address, tokenizer.eos_id)
+    with open_runner(workers) as runner:
+        ledger = write_store(out.path, document_files(documents.path), encoding, runner, out.status)
+    return store_of(ledger)
+
+
+@step(resumes=True)
+def tokenize_chat(
+    out: Out, conversations: Artifact, tokenizer: Tokenizer, workers: RunOnly[int] = 2
+) -> TokenStore:
+    """Render conversations with the tokenizer's chat template; the store's mask marks what is trained on.
+
+    Raises InputError naming the conversation for wrong roles or empty content. What makes a training prompt
+    differ from the one that the model will see is counted in the ledger.
+    """
+    from lmlab.dataflow.runner import open_runner
+    from lmlab.tokens.conversations import write_chat_shards
+    from lmlab.tokens.documents import document_files
+    from lmlab.tokens.write import encoding_with, write_store
+
+    encoding = encoding_with(tokenizer.path, tokenizer.address, tokenizer.eos_id)
+    files = document_files(conversations.path)
+    with open_runner(workers) as runner:
+        return store_of(write_store(out.path, files, encoding, runner, out.status, write_chat_shards))
+
+
+@step
+def merge_tokens(out: Out, stores: tuple[TokenStore, ...]) -> TokenStore:
+    """One store of all documents of several, each document once; one shard for each store and domain."""
+    from lmlab.tokens.selecting import select_documents
+    from lmlab.tokens.store import open_store
+
+    opened = {store.address: open_store(store.path) for store in stores}
+    return store_of(select_documents(out.path, opened))
+
+
+def budgets_of(tokens: int, shares: dict[str, float], **_others: object) -> dict[str, int]:
+    """Tokens for each domain: `tokens` in proportion to the shares.
+
+    >>> budgets_of(1000, {"code": 3, "prose": 1})
+    {'code': 750, 'prose': 250}
+    """
+    if not shares or min(shares.values()) <= 0 or tokens <= 0:
+        raise ConfigError(
+            f"tokens={tokens}, shares={shares}: a slice needs tokens and shares above 0. Leave a domain out "
+            "to take nothing of it."
+        )
+    return {domain: round(tokens * share / sum(shares.values())) for domain, share in shares.items()}
+
+
+@step(check=budgets_of)
+def slice_tokens(
+    out: Out,
+    stores: tuple[TokenStore, ...],
+    tokens: int,
+    shares: dict[str, float],
+    without: tuple[TokenStore, ...] = (),
+) -> TokenStore:
+    """A data set of `tokens` from some domains in proportion to `shares`, nothing tokenized again.
+
+    No document is taken twice or from `without` (a held-out slice). README.md is the card of the data set.
+    """
+    from lmlab.tokens.card import card
+    from lmlab.tokens.selecting import select_documents
+    from lmlab.tokens.store import open_store
+
+    opened = {store.address: open_store(store.path) for store in stores}
+    others = [open_store(store.path) for store in without]
+    ledger = select_documents(out.path, opened, budgets_of(tokens, shares), others)
+    (out.path / "README.md").write_text(card(ledger, out.address))
+    return store_of(ledger)
+
+
+def store_of(ledger: "Ledger") -> TokenStore:
+    """What a step records of the store it wrote."""
+    totals = ledger.totals()
     return TokenStore(
-        tokens=sum(shard.tokens for shard in ledger.shards),
-        documents=sum(shard.documents for shard in ledger.shards),
-        size_bytes=sum(shard.bytes for shard in ledger.shards),
+        tokens=sum(run.tokens for run in totals.values()),
+        documents=sum(run.documents for run in totals.values()),
+        size_bytes=sum(run.bytes for run in totals.values()),
         vocab=ledger.vocab,
         eos_id=ledger.eos_id,
-        domains=tuple(sorted({shard.domain for shard in ledger.shards})),
+        domains=tuple(totals),
     )

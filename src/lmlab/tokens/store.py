@@ -1,38 +1,69 @@
-"""The token store: flat files of ids by domain, and one ledger that names them all.
+"""The token store: flat files of ids, and one ledger that names them all.
 
-`ledger.json` holds every shard's size, so opening 2,000 shards reads one file. A shard's own files are
-opened, and held against the ledger, when they are first touched. The ledger is written last.
+A shard holds the documents of one input file, grouped by domain into runs. The ledger has every run's size,
+so opening 2,000 shards reads one file; a shard's own files are opened, and held against the ledger, when they
+are first touched. A domain reads as one array over all its runs. The ledger is written last.
 
     <shard>.tokens   ids, little-endian uint16 (uint32 above 65,536), each document followed by the end id
     <shard>.offsets  int64, documents + 1: where each document starts in .tokens
     <shard>.bytes    int64: UTF-8 bytes of each document
     <shard>.ids      16 raw bytes for each document's id
+    <shard>.mask     only of conversations: a byte for each token, 1 where it is trained on
 """
 
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path as LocalPath
-from typing import BinaryIO
+from typing import Any
 
 import msgspec
 import numpy as np
+import xxhash
 
 from lmlab.core.errors import InputError
 from lmlab.storage import Path
 
-FORMAT = 1
-SHARD_TOKENS = 1 << 30  # a shard is closed by the document that reaches this many tokens
+FORMAT = 2
+OFFSET, SIZE, ID, MASK = np.dtype("<i8"), np.dtype("<i8"), np.dtype("V16"), np.dtype("u1")
+
+
+class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The documents of one domain in a shard, end to end."""
+
+    domain: str
+    tokens: int
+    documents: int
+    bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """Bytes per token; end-of-document ids are no text."""
+        return self.bytes / max(1, self.tokens - self.documents)
 
 
 class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One shard's line in the ledger."""
 
     file: str
-    domain: str
-    tokens: int
-    documents: int
-    bytes: int
+    encoder: str
+    """What encoded it: "kitoken" or "tokenizers"; the ids are the same."""
+    hashes: dict[str, str]
+    """xxh3-64 of each of its files."""
+    runs: list[Run]
+    """In their order in the files."""
+    notes: dict[str, int] = {}
+    """Of conversations: what makes training differ from use, counted."""
+
+    @property
+    def tokens(self) -> int:
+        """Of all runs."""
+        return sum(run.tokens for run in self.runs)
+
+    @property
+    def documents(self) -> int:
+        """Of all runs."""
+        return sum(run.documents for run in self.runs)
 
 
 class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,61 +74,167 @@ class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     vocab: int
     eos_id: int
     tokenizer: str
+    """Address of the tokenizer."""
+    tokenizer_sha256: str
+    """Of its tokenizer.json: stores of the same can be merged."""
     shards: list[Shard]
+    sources: list[dict[str, Any]] = []
+    """Of a slice or merge: what was there and what was taken, by store and domain."""
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether its shards say which tokens are trained on."""
+        return bool(self.shards) and "mask" in self.shards[0].hashes
+
+    @property
+    def token_dtype(self) -> np.dtype:
+        """Of the .tokens files."""
+        return np.dtype(self.dtype).newbyteorder("<")
+
+    def totals(self) -> dict[str, Run]:
+        """What each domain holds in all, sorted by name."""
+        sums: dict[str, list[int]] = {}
+        for run in (run for shard in self.shards for run in shard.runs):
+            own = sums.setdefault(run.domain, [0, 0, 0])
+            own[:] = own[0] + run.tokens, own[1] + run.documents, own[2] + run.bytes
+        return {domain: Run(domain, *sums[domain]) for domain in sorted(sums)}
+
+    def encoders(self) -> dict[str, int]:
+        """Documents by what encoded them."""
+        counts: Counter[str] = Counter()
+        for shard in self.shards:
+            counts[shard.encoder] += shard.documents
+        return dict(sorted(counts.items()))
+
+
+def token_dtype(vocab: int) -> str:
+    """The smallest type that holds every id."""
+    return "uint16" if vocab <= 1 << 16 else "uint32"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one run lies."""
+
+    shard: Shard
+    run: Run
+    first_token: int
+    first_document: int
+
+
+class Joined:
+    """One array over parts of many files; a slice reads only what it touches, `np.asarray` all of it."""
+
+    def __init__(self, folder: Path, kind: str, dtype: np.dtype, places: Sequence[Place]) -> None:
+        self.dtype = dtype
+        self.ends = np.cumsum([place.run.tokens for place in places], dtype=np.int64)
+        self.size = int(self.ends[-1])
+        self._folder, self._kind, self._places = folder, kind, places
+        self._parts: dict[int, np.ndarray | Path] = {}
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, wanted: slice) -> np.ndarray:
+        start, stop, step = wanted.indices(self.size)
+        assert step == 1, "tokens are read in order"
+        first = int(np.searchsorted(self.ends, start, "right"))
+        pieces = []
+        while start < stop:
+            begin = int(self.ends[first - 1]) if first else 0
+            end = min(stop, int(self.ends[first]))
+            pieces.append(self._read(first, start - begin, end - begin))
+            start, first = end, first + 1
+        return joined(pieces, self.dtype)
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self[:], dtype)
+
+    def _read(self, index: int, start: int, stop: int) -> np.ndarray:
+        place = self._places[index]
+        if index not in self._parts:
+            path = _checked(self._folder, place.shard, self._kind, place.shard.tokens * self.dtype.itemsize)
+            self._parts[index] = _mapped(path, self.dtype, place) if path.is_local else path
+        part = self._parts[index]
+        if isinstance(part, np.ndarray):
+            return part[start:stop]
+        size = self.dtype.itemsize
+        data = part.read_range((place.first_token + start) * size, (stop - start) * size)
+        return np.frombuffer(data, self.dtype)
 
 
 @dataclass(frozen=True)
 class Source:
     """The documents of one domain, as arrays over all its shards.
 
-    They are memory-mapped when the domain has one shard (`tokenize` writes one up to a billion tokens), and
-    joined in memory otherwise.
+    Tokens are memory-mapped; over several shards they read as one array by slices (`Joined`).
     """
 
     domain: str
     folder: Path
     dtype: np.dtype
-    shards: tuple[Shard, ...]
+    places: tuple[Place, ...]
 
     @property
     def token_count(self) -> int:
         """Tokens of the domain, end-of-document ids included; reads no shard."""
-        return sum(shard.tokens for shard in self.shards)
+        return sum(place.run.tokens for place in self.places)
 
     @property
     def document_count(self) -> int:
         """Documents of the domain; reads no shard."""
-        return sum(shard.documents for shard in self.shards)
+        return sum(place.run.documents for place in self.places)
 
     @cached_property
-    def tokens(self) -> np.ndarray:
+    def tokens(self) -> np.ndarray | Joined:
         """All ids in order, each document followed by the end-of-document id."""
-        return _joined([_array(self.folder, s, "tokens", self.dtype, s.tokens) for s in self.shards])
+        return self._stream("tokens", self.dtype)
+
+    @cached_property
+    def mask(self) -> np.ndarray | Joined:
+        """uint8 for each token: 1 where it is trained on; InputError for a store without masks."""
+        if "mask" not in self.places[0].shard.hashes:
+            raise InputError(
+                f"{self.folder} holds plain documents, so no token has a mask. Use `tokenize_chat`."
+            )
+        return self._stream("mask", MASK)
 
     @cached_property
     def offsets(self) -> np.ndarray:
         """int64, documents + 1: document i is `tokens[offsets[i]:offsets[i + 1]]`, its end id included."""
-        starts, base = [np.zeros(1, np.int64)], 0
-        for shard in self.shards:
-            own = _array(self.folder, shard, "offsets", np.dtype("<i8"), shard.documents + 1)
-            if own[-1] != shard.tokens:
+        parts, base = [np.zeros(1, np.int64)], 0
+        for place in self.places:
+            own = self._column(place, "offsets", OFFSET, 1) - place.first_token
+            if own[0] != 0 or own[-1] != place.run.tokens:
                 raise InputError(
-                    f"{self.folder / shard.file}.offsets ends at {own[-1]}, not {shard.tokens} as in the "
-                    "ledger, so documents would be cut wrongly. Tokenize again."
+                    f"{self.folder / place.shard.file}.offsets: {self.domain} ends at {own[-1]}, not "
+                    f"{place.run.tokens} as in the ledger, so documents would be cut wrongly. Tokenize again."
                 )
-            starts.append(own[1:] + base)
-            base += shard.tokens
-        return np.concatenate(starts)
+            parts.append(own[1:] + base)
+            base += place.run.tokens
+        return np.concatenate(parts)
 
     @cached_property
     def byte_counts(self) -> np.ndarray:
         """int64: UTF-8 bytes of each document's text."""
-        return _joined([_array(self.folder, s, "bytes", np.dtype("<i8"), s.documents) for s in self.shards])
+        return joined([self._column(place, "bytes", SIZE) for place in self.places], SIZE)
 
     @cached_property
     def ids(self) -> np.ndarray:
         """Void of 16 bytes: the id of each document; `bytes(ids[i]).hex()` is the id in the Parquet files."""
-        return _joined([_array(self.folder, s, "ids", np.dtype("V16"), s.documents) for s in self.shards])
+        return joined([self._column(place, "ids", ID) for place in self.places], ID)
+
+    def _stream(self, kind: str, dtype: np.dtype) -> np.ndarray | Joined:
+        if len(self.places) > 1 or not self.folder.is_local:
+            return Joined(self.folder, kind, dtype, self.places)
+        (place,) = self.places
+        path = _checked(self.folder, place.shard, kind, place.shard.tokens * dtype.itemsize)
+        return _mapped(path, dtype, place)
+
+    def _column(self, place: Place, kind: str, dtype: np.dtype, more: int = 0) -> np.ndarray:
+        path = _checked(self.folder, place.shard, kind, (place.shard.documents + more) * dtype.itemsize)
+        count = (place.run.documents + more) * dtype.itemsize
+        return np.frombuffer(path.read_range(place.first_document * dtype.itemsize, count), dtype)
 
 
 @dataclass(frozen=True)
@@ -125,127 +262,83 @@ class Store:
     @cached_property
     def domains(self) -> tuple[str, ...]:
         """Names of the domains, sorted."""
-        return tuple(sorted({shard.domain for shard in self.ledger.shards}))
+        return tuple(sorted(self._places))
 
     def source(self, domain: str) -> Source:
         """The documents of one domain; InputError for a domain that the store does not have."""
-        shards = tuple(shard for shard in self.ledger.shards if shard.domain == domain)
-        if not shards:
+        if domain not in self._places:
             raise InputError(f"{self.folder} has no domain {domain!r}. It has {', '.join(self.domains)}.")
-        return Source(domain, self.folder, np.dtype(self.ledger.dtype).newbyteorder("<"), shards)
+        return Source(domain, self.folder, self.ledger.token_dtype, tuple(self._places[domain]))
+
+    def verify(self) -> None:
+        """Hash every file; InputError names the first one that is not what was written."""
+        verify(self.folder, self.ledger.shards)
+
+    @cached_property
+    def _places(self) -> dict[str, list[Place]]:
+        places: dict[str, list[Place]] = {}
+        for shard in self.ledger.shards:
+            tokens = documents = 0
+            for run in shard.runs:
+                places.setdefault(run.domain, []).append(Place(shard, run, tokens, documents))
+                tokens, documents = tokens + run.tokens, documents + run.documents
+        return places
 
 
 def open_store(folder: Path) -> Store:
     """Open a token store by its ledger alone; InputError when there is none or it is of another format."""
     file = folder / "ledger.json"
-    if not file.exists():
+    data = file.read_if_present()
+    if data is None:
         raise InputError(
             f"{folder} has no ledger.json, so it is no token store. Give one made by `tokenize`."
         )
     try:
-        ledger = msgspec.json.decode(file.read_bytes(), type=Ledger)
+        found = msgspec.json.decode(data, type=dict[str, Any]).get("format")
+        if found != FORMAT:
+            raise InputError(
+                f"{file} has format {found}, and this lmlab reads format {FORMAT}, so its files could be "
+                "misread. Tokenize again, or use the lmlab that wrote it."
+            )
+        return Store(folder, msgspec.json.decode(data, type=Ledger))
     except msgspec.DecodeError as error:
         raise InputError(f"{file} is not a ledger ({error}). Tokenize again.") from error
-    if ledger.format != FORMAT:
-        raise InputError(
-            f"{file} has format {ledger.format}, and this lmlab reads format {FORMAT}, so its files could be "
-            "misread. Tokenize again, or use the lmlab that wrote it."
-        )
-    return Store(folder, ledger)
 
 
-class StoreWriter:
-    """Writes documents into shards by domain; `finish` publishes the ledger. Use as a context manager.
-
-    Files appear by rename when their shard is closed. Leaving the block early publishes no ledger.
-    """
-
-    def __init__(self, folder: Path, *, vocab: int, eos_id: int, tokenizer: str) -> None:
-        self.folder, self.vocab, self.eos_id, self.tokenizer = folder, vocab, eos_id, tokenizer
-        self.dtype = np.dtype("<u2" if vocab <= 1 << 16 else "<u4")
-        self.shards: list[Shard] = []
-        self._open: dict[str, _ShardWriter] = {}
-
-    def __enter__(self) -> "StoreWriter":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        for writer in self._open.values():
-            writer.abandon(error)
-        self._open = {}
-
-    def add(self, domain: str, id_hex: str, size_bytes: int, tokens: np.ndarray) -> None:
-        """Append one document (its ids without the end id) to its domain's shard."""
-        if domain not in self._open:
-            index = sum(shard.domain == domain for shard in self.shards)
-            self._open[domain] = _ShardWriter(self.folder, domain, index)
-        writer = self._open[domain]
-        writer.add(id_hex, size_bytes, np.append(tokens, self.eos_id).astype(self.dtype))
-        if writer.tokens >= SHARD_TOKENS:
-            self.shards.append(self._open.pop(domain).close())
-
-    def finish(self) -> Ledger:
-        """Close all shards and publish the ledger; InputError when no document was added."""
-        self.shards += [writer.close() for writer in self._open.values()]
-        self._open = {}
-        if not self.shards:
-            raise InputError(
-                "there is no document to tokenize, so the store would be empty. Check the corpus."
-            )
-        self.shards.sort(key=lambda shard: (shard.domain, shard.file))
-        name = "uint16" if self.dtype.itemsize == 2 else "uint32"
-        ledger = Ledger(FORMAT, name, self.vocab, self.eos_id, self.tokenizer, self.shards)
-        text = msgspec.json.format(msgspec.json.encode(ledger), indent=1)
-        (self.folder / "ledger.json").write_bytes(text + b"\n")
-        return ledger
+def verify(folder: Path, shards: Sequence[Shard]) -> None:
+    """Hash every file of some shards; InputError names the first one that is not what was written."""
+    for shard in shards:
+        for kind, expected in shard.hashes.items():
+            path, digest = folder / f"{shard.file}.{kind}", xxhash.xxh3_64()
+            if not path.exists():
+                raise InputError(f"{path} is missing, so the store is not whole. Tokenize again.")
+            for block in path.chunks():
+                digest.update(block)
+            if digest.hexdigest() != expected:
+                raise InputError(
+                    f"{path} has xxh3 {digest.hexdigest()}, and the ledger says {expected}: it was changed, "
+                    "or is another store's. Tokenize again."
+                )
 
 
-class _ShardWriter:
-    """The four files of one shard while they are being written."""
-
-    def __init__(self, folder: Path, domain: str, index: int) -> None:
-        self.name, self.domain = f"{domain}-{index:05d}", domain
-        self.tokens, self.documents, self.size_bytes = 0, 0, 0
-        self._stack = ExitStack()
-        self._tokens, self._offsets, self._bytes, self._ids = (
-            self._file(folder / f"{self.name}.{kind}") for kind in ("tokens", "offsets", "bytes", "ids")
-        )
-        self._offsets.write(np.int64(0).tobytes())
-
-    def _file(self, path: Path) -> BinaryIO:
-        temporary: LocalPath = self._stack.enter_context(path.writer())
-        return self._stack.enter_context(temporary.open("wb"))
-
-    def add(self, id_hex: str, size_bytes: int, tokens: np.ndarray) -> None:
-        self.tokens += len(tokens)
-        self.documents += 1
-        self.size_bytes += size_bytes
-        self._tokens.write(tokens.tobytes())
-        self._offsets.write(np.int64(self.tokens).tobytes())
-        self._bytes.write(np.int64(size_bytes).tobytes())
-        self._ids.write(bytes.fromhex(id_hex))
-
-    def close(self) -> Shard:
-        self._stack.close()
-        return Shard(self.name, self.domain, self.tokens, self.documents, self.size_bytes)
-
-    def abandon(self, error: BaseException | None) -> None:
-        failure = error or RuntimeError("the store was left before `finish`")
-        self._stack.__exit__(type(failure), failure, failure.__traceback__)
+def joined(arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    """The arrays as one, without a copy where there is one."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays) if arrays else np.zeros(0, dtype)
 
 
-def _array(folder: Path, shard: Shard, kind: str, dtype: np.dtype, count: int) -> np.ndarray:
-    """One file of a shard, mapped; its size is held against the ledger first."""
+def _checked(folder: Path, shard: Shard, kind: str, expected: int) -> Path:
+    """One file of a shard, its size held against the ledger."""
     path = folder / f"{shard.file}.{kind}"
-    expected = count * dtype.itemsize
     found = path.size() if path.exists() else None
     if found != expected:
         state = "is missing" if found is None else f"has {found:,} bytes"
         raise InputError(
             f"{path} {state}, and the ledger says {expected:,}, so the store is not whole. Tokenize again."
         )
-    return np.memmap(path.local, dtype=dtype, mode="r", shape=(count,))
+    return path
 
 
-def _joined(arrays: list[np.ndarray]) -> np.ndarray:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+def _mapped(path: Path, dtype: np.dtype, place: Place) -> np.ndarray:
+    return np.memmap(
+        path.local, dtype, "r", offset=place.first_token * dtype.itemsize, shape=(place.run.tokens,)
+    )

@@ -1,76 +1,133 @@
-"""What a tokenizer is here: a byte-level BPE in the files that `tokenizers` and `transformers` read.
+"""What a tokenizer is here: byte-level BPE in the files that `tokenizers` and `transformers` read.
 
 A document is data: "<|endoftext|>" inside it is text like any other, never the id that ends a document.
 """
 
+from dataclasses import dataclass, field
+from typing import Any
+
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models
 
 from lmlab.core.errors import ConfigError, InputError
-from lmlab.storage import Path, write_json
+from lmlab.storage import Path, read_json, write_json
+from lmlab.tokens.patterns import PATTERNS, pattern_of
 
 END_OF_TEXT = "<|endoftext|>"
-
-# GPT-4's pattern in the form Oniguruma reads alike: no `$` (it matches at every line end there) and no
-# possessive quantifiers. Combining marks (\p{M}) count as letters, or Hindi words fall apart at vowel signs.
-SPLIT_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-    r"|[^\r\n\p{L}\p{M}\p{N}]?[\p{L}\p{M}]+"
-    r"|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+"
-    r"|\s+(?!\S)"
-    r"|\s+"
-)
+ENDS = (END_OF_TEXT, "<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "<eos>")
+"""How known tokenizers call the end of a document, which is not the end of a chat's turn."""
+CONFIGS = ("tokenizer_config.json", "generation_config.json")
+PLAIN_CONFIG = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "add_prefix_space": False,
+    "clean_up_tokenization_spaces": False,
+}
 
 
-def byte_level_bpe() -> tokenizers.Tokenizer:
-    """A tokenizer that has learned nothing yet."""
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(tokenizers.Regex(SPLIT_PATTERN), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A tokenizer with what stands beside it."""
+
+    tokenizer: tokenizers.Tokenizer
+    config: dict[str, Any] = field(default_factory=dict)
+    """tokenizer_config.json; the chat template is in it."""
+    generation: dict[str, Any] = field(default_factory=dict)
+    """generation_config.json."""
+
+
+def byte_level_bpe(pattern: str = "lmlab", model: models.BPE | None = None) -> tokenizers.Tokenizer:
+    """A tokenizer of the pattern; without a model one that has learned nothing yet."""
+    tokenizer = tokenizers.Tokenizer(model or models.BPE())
+    tokenizer.pre_tokenizer = PATTERNS[pattern].pre_tokenizer()
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
-def load_tokenizer(folder: Path) -> tokenizers.Tokenizer:
-    """The tokenizer of an artifact, for documents: text that looks like a special token stays text."""
-    file = folder / "tokenizer.json"
-    if not file.exists():
-        raise InputError(
-            f"{folder} has no tokenizer.json, so it is no tokenizer. Give one made by `train_tokenizer`."
-        )
-    tokenizer = tokenizers.Tokenizer.from_str(file.read_text())
+def load_tokenizer(place: Path) -> tokenizers.Tokenizer:
+    """A tokenizer for documents: text that looks like a special token stays text.
+
+    `place` is a folder with a tokenizer.json, such a file, a .tiktoken or a .gguf file.
+    """
+    tokenizer = load_all(place).tokenizer
     tokenizer.encode_special_tokens = True
     return tokenizer
 
 
-def save_tokenizer(tokenizer: tokenizers.Tokenizer, folder: Path) -> None:
-    """Write `tokenizer.json` and the `tokenizer_config.json` that `transformers` reads."""
-    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True))
-    write_json(
-        folder / "tokenizer_config.json",
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": END_OF_TEXT,
-            "eos_token": END_OF_TEXT,
-            "pad_token": END_OF_TEXT,
-            "add_prefix_space": False,
-            "clean_up_tokenization_spaces": False,
-        },
+def load_all(place: Path, pattern: str | None = None) -> Loaded:
+    """The tokenizer and its configs; `pattern` is that of a .tiktoken file whose name does not tell it."""
+    if place.name.endswith(".tiktoken"):
+        from lmlab.tokens.tiktoken import read_tiktoken
+
+        return read_tiktoken(place, pattern)
+    if place.name.endswith(".gguf"):
+        from lmlab.tokens.gguf import read_gguf
+
+        return read_gguf(place)
+    file = place if place.name.endswith(".json") else place / "tokenizer.json"
+    data = file.read_if_present()
+    if data is None:
+        raise InputError(
+            f"{place} has no tokenizer.json, so it is no tokenizer. Give a folder with one, or a .json, "
+            ".tiktoken or .gguf file."
+        )
+    try:
+        tokenizer = tokenizers.Tokenizer.from_str(data.decode())
+    except Exception as error:  # `tokenizers` raises plain Exception for whatever it can't read
+        raise InputError(f"{file} is no tokenizer that can be read ({error}). Fetch it again.") from error
+    found = [file.parent / name for name in CONFIGS]
+    config, generation = (read_json(path) if path.exists() else {} for path in found)
+    template = file.parent / "chat_template.jinja"  # where newer models keep it
+    return Loaded(
+        tokenizer,
+        config | {"chat_template": template.read_text()} if template.exists() else config,
+        generation,
     )
 
 
-def end_of_text_id(tokenizer: tokenizers.Tokenizer) -> int:
-    """The id that ends a document; ConfigError when the tokenizer has none."""
-    found = tokenizer.token_to_id(END_OF_TEXT)
-    if found is None:
-        raise ConfigError(
-            f"the tokenizer has no {END_OF_TEXT} token, so documents could not be told apart. "
-            "Use one trained by `train_tokenizer`."
-        )
-    return found
+def save_tokenizer(loaded: Loaded, folder: Path) -> None:
+    """Write `tokenizer.json` and the configs that `transformers` reads."""
+    (folder / "tokenizer.json").write_text(loaded.tokenizer.to_str(pretty=True))
+    write_json(folder / "tokenizer_config.json", PLAIN_CONFIG | loaded.config)
+    if loaded.generation:
+        write_json(folder / "generation_config.json", loaded.generation)
+
+
+def end_of_text_id(tokenizer: tokenizers.Tokenizer, token: str | None = None) -> int:
+    """The id that ends a document: of `token`, else of the first of `ENDS`; ConfigError without one."""
+    specials = added_ids(tokenizer)
+    for name in [token] if token else ENDS:
+        if name in specials:
+            return specials[name]
+    raise ConfigError(
+        f"the tokenizer has no {token or END_OF_TEXT} token, so documents could not be told apart. Name the "
+        "one that ends a document (end_of_document=…), or use a tokenizer made by `train_tokenizer`."
+    )
+
+
+def added_ids(tokenizer: tokenizers.Tokenizer) -> dict[str, int]:
+    """Ids of special and other added tokens; a vocabulary may have "</s>" as plain text too."""
+    return {token.content: number for number, token in tokenizer.get_added_tokens_decoder().items()}
+
+
+def vocab_size(tokenizer: tokenizers.Tokenizer) -> int:
+    """One more than the largest id: vocabularies may have gaps."""
+    return 1 + max(tokenizer.get_vocab(with_added_tokens=True).values())
+
+
+def facts(loaded: Loaded) -> dict[str, Any]:
+    """What one wants to know of a tokenizer before training on it."""
+    tokenizer = loaded.tokenizer
+    added = tokenizer.get_added_tokens_decoder()
+    name = pattern_of(tokenizer)
+    named = loaded.config.get("eos_token")
+    return {
+        "vocab": vocab_size(tokenizer),
+        "pattern": name or "unknown",
+        "digits": (PATTERNS[name].digits or "any number") if name else "unknown",
+        "normalizer": type(tokenizer.normalizer).__name__ if tokenizer.normalizer else None,
+        "ends": {name: number for name, number in added_ids(tokenizer).items() if name in ENDS},
+        "eos_token": named["content"] if isinstance(named, dict) else named,
+        "special_tokens": sum(token.special for token in added.values()),
+        "found_in_text": sorted(token.content for token in added.values() if not token.special),
+        "chat_template": "chat_template" in loaded.config,
+    }
