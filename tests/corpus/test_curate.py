@@ -8,7 +8,8 @@ import pytest
 from sample_archives import prose
 
 from lmlab.core.errors import InputError
-from lmlab.corpus import Documents, Holdout, curate
+from lmlab.corpus import Decontamination, Documents, Fuzzy, Holdout, curate
+from lmlab.corpus.curating import Recipe, curate_all
 from lmlab.corpus.normalizing import normalize
 from lmlab.corpus.schema import document_id
 from lmlab.dataflow import write_parquet
@@ -65,6 +66,15 @@ def test_same_bytes_again_and_for_any_number_of_workers(documents, out, enough):
         curate.body(out(name), made, holdout=SMALL, workers=workers)
     assert files(out("a").path) == files(out("b").path) == files(out("c").path)
     assert not [name for name in files(out("a").path) if "work" in name]
+
+
+def test_same_bytes_wherever_the_tasks_run(documents, out, enough, any_runner):
+    made = documents(enough, parts=3)
+    curate.body(out("here"), made, holdout=SMALL, workers=1)
+    with any_runner(2) as runner:
+        recipe = Recipe(Fuzzy(), SMALL, Decontamination())
+        curate_all(made.path, out("there").path, recipe, runner, lambda *_: None)
+    assert files(out("here").path) == files(out("there").path)
 
 
 def test_order_and_parts_of_the_input_do_not_matter(documents, out, enough, rows_of):

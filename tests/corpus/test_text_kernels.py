@@ -1,5 +1,6 @@
 """The compiled loops against plain Python over the same definition, on ASCII and on everything else."""
 
+import re
 import unicodedata
 
 import numpy as np
@@ -183,3 +184,21 @@ def test_record_of_64_million_characters_is_capped_and_finishes():
     bands, counts = minhash(["word " * 12_800_000], cap=500_000)
     assert counts[0] <= 500_000
     assert bands[0] != [0, 0]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.text(st.sampled_from("ab \n\u3000\x85é\u2003か"), max_size=40), min_size=1, max_size=4))
+def test_no_long_gap_is_missed_and_only_texts_with_the_bytes_of_one_are_looked_at(texts):
+    found = np.zeros(len(texts), bool)
+    kernels.long_gaps(*packed(texts), 7, found)
+    for text, suspected in zip(texts, found, strict=True):
+        assert suspected or not re.search(r"\s{8,}", text)
+        assert suspected == bool(re.search(rb"[\x09-\x0d\x1c-\x20\x80-\xaf\xc2\xe1-\xe3]{8,}", text.encode()))
+
+
+def test_any_whitespace_character_can_make_a_long_gap():
+    gaps = [character * 129 for character in map(chr, range(0x110000)) if re.match(r"\s", character)]
+    found = np.zeros(len(gaps), bool)
+    kernels.long_gaps(*packed(gaps), 128, found)
+    assert found.all()
+    assert len(gaps) > 20

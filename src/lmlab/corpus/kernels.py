@@ -228,14 +228,22 @@ def long_gaps(data, offsets, longest, found):  # noqa: ANN001, ANN201
     """Mark documents that may hold more than `longest` whitespace characters in a row, by their bytes.
 
     Unicode has whitespace of two and three bytes. Each of those bytes counts as one, so that a run is never
-    missed; texts of kana are marked in vain.
+    missed; texts of kana are marked in vain. A run covers one of every `longest` + 1 bytes: only these are
+    looked at.
     """
     for document in range(len(offsets) - 1):
-        run = 0
-        for i in range(offsets[document], offsets[document + 1]):
-            byte = data[i]
-            is_gap = 9 <= byte <= 13 or 28 <= byte <= 32 or 0x80 <= byte <= 0xAF or byte == 0xC2
-            run = run + 1 if is_gap or 0xE1 <= byte <= 0xE3 else 0
-            if run > longest:
-                found[document] = True
-                break
+        first, end = offsets[document], offsets[document + 1]
+        middle = first + longest
+        while middle < end and not found[document]:
+            left = right = middle
+            while left >= first and _may_be_gap(data[left]):
+                left -= 1
+            while right < end and _may_be_gap(data[right]):
+                right += 1
+            found[document] = right - left > longest + 1
+            middle = right + longest + 1
+
+
+@compiled
+def _may_be_gap(byte):  # noqa: ANN001, ANN202
+    return 9 <= byte <= 13 or 28 <= byte <= 32 or 0x80 <= byte <= 0xAF or byte == 0xC2 or 0xE1 <= byte <= 0xE3
