@@ -172,3 +172,26 @@ def waits_for(folder: str) -> None:
 
 def thread_settings(_task: int) -> tuple[str | None, str | None]:
     return os.environ.get("OMP_NUM_THREADS"), os.environ.get("OPENBLAS_NUM_THREADS")
+
+
+def writes_slowly(target: str) -> int:
+    """Writes a file in some seconds; beside it stands the process that began it, for each try."""
+    Path(f"{target}.pid-{os.getpid()}").touch()
+
+    def rows() -> object:
+        for number in range(100):
+            time.sleep(0.02)
+            yield {"number": number, "text": f"{Path(target).name} {number}"}
+
+    count("records_out", 100)
+    return write_jsonl(StoragePath(target), rows())
+
+
+def variables(names: tuple[str, ...]) -> dict[str, str | None]:
+    return {name: os.environ.get(name) for name in names}
+
+
+def declared_root(_task: int) -> str | None:
+    from lmlab.storage.lab import lab
+
+    return lab().root

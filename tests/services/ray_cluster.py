@@ -78,6 +78,19 @@ class Cluster:
             time.sleep(0.1)
         return node
 
+    @staticmethod
+    def raylet(node: subprocess.Popen[bytes]) -> int:
+        """The process that is the node for the others."""
+        return next(pid for pid, text in _children(node.pid) if "raylet/raylet" in text)
+
+    def runs_on(self, pid: int, node: subprocess.Popen[bytes]) -> bool:
+        """Whether a worker process belongs to a node."""
+        return pid in [child for child, _ in _children(self.raylet(node))]
+
+    def stop_node(self, node: subprocess.Popen[bytes]) -> None:
+        kill_group(node, grace_s=0)
+        self.nodes.remove(node)
+
     def stop(self) -> None:
         for node in reversed(self.nodes):
             kill_group(node, grace_s=0)
@@ -90,3 +103,8 @@ class Cluster:
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _children(pid: int) -> list[tuple[int, str]]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [(int(child), Path(f"/proc/{child}/cmdline").read_text()) for child in listed]

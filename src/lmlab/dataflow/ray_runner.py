@@ -291,6 +291,6 @@ def _own_modules() -> list[str]:
 
 
 def _gist(error: BaseException) -> str:
-    """The line of a message that says most: the last of a traceback, the first of anything else."""
+    """A message in one line; of a traceback the last."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return lines[-1 if "Traceback" in str(error) else 0]
+    return lines[-1] if "Traceback" in str(error) else " ".join(lines)[:300]
