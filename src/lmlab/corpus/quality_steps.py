@@ -9,9 +9,19 @@ from typing import Any
 
 from lmlab.artifacts import Artifact, Out, RunOnly, step
 from lmlab.corpus.steps import Attributes
-from lmlab.corpus.traits.config import GOPHER, KINDS, Limit, NGrams
+from lmlab.corpus.traits.config import GOPHER, KINDS, RUBRIC, Limit, NGrams
 
 NGRAMS = NGrams()
+
+
+@dataclass(frozen=True)
+class Labels(Artifact):
+    """labels.jsonl.zst: documents with a label each."""
+
+    labels: int
+    """How many."""
+    failures: dict[str, int]
+    """Answers without a label, by reason."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,7 @@ class Buckets(Attributes):
     """Topic and quantile of quality of each document, and buckets.json: what is in every bucket."""
 
 
-@step
+@step(resumes=True)
 def languages(out: Out, documents: Artifact, unsure: float = 0.6, workers: RunOnly[int] = 2) -> Attributes:
     """Which language each document is in; "und" where the mean probability is below `unsure`."""
     from lmlab.corpus.language import LANGUAGES, languages as told
@@ -57,26 +67,55 @@ def languages(out: Out, documents: Artifact, unsure: float = 0.6, workers: RunOn
     return _annotate(out, documents, told, LANGUAGES, workers, unsure)
 
 
+@step(resumes=True)
+def label(
+    out: Out,
+    documents: Artifact,
+    model: str,
+    url: RunOnly[str],
+    rubric: str = RUBRIC,
+    sample: int = 1_000,
+    *,
+    token: RunOnly[tuple[str, ...]] = (),
+) -> Labels:
+    """Ask a served model to score a sample of documents: labels.jsonl.zst to train a classifier on.
+
+    `url` is that of an OpenAI-compatible API, `token` names its secret. Answers are kept, so an attempt that
+    was cut off goes on. Raises HostError for an endpoint that stays silent.
+    """
+    from lmlab.corpus.llm_extract import Extractor
+    from lmlab.corpus.traits.labels import label_sample
+
+    judge = Extractor(url, model, token, prompt=rubric, page_chars=6_000, max_tokens=256, own_words=0)
+    counted = label_sample(documents.path, out.path, judge, sample)
+    return Labels(labels=counted.pop("labels"), failures=dict(counted))
+
+
 @step
 def train_quality(
-    out: Out, labelled: str, good: tuple[str, ...], documents: Artifact | None = None, ngrams: NGrams = NGRAMS
+    out: Out,
+    labelled: Labels | str,
+    good: tuple[str, ...],
+    documents: Artifact | None = None,
+    ngrams: NGrams = NGRAMS,
 ) -> QualityModel:
     """Learn to tell documents labelled as one of `good` from the others.
 
-    `labelled` is a .jsonl(.zst) file of {"text", "label"}, or of {"id", "label"} about `documents`. 70 % of
-    it is trained on, 15 % calibrates, 15 % measures. Raises InputError for too few labels.
+    `labelled` is a .jsonl(.zst) file of {"text", "label"}, or of {"id", "label"} about `documents`, or what
+    `label` made. 70 % of it is trained on, 15 % calibrates, 15 % measures. InputError for too few labels.
     """
     from lmlab.corpus.traits.classify import read_labelled, train
     from lmlab.storage import Path
 
-    labels = read_labelled(Path(labelled), documents.path if documents else None)
+    file = Path(labelled) if isinstance(labelled, str) else labelled.path / "labels.jsonl.zst"
+    labels = read_labelled(file, documents.path if documents else None)
     report = train(labels, good, ngrams, out.path)
     return QualityModel(
         auc=report["auc"]["value"], calibration_error=report["calibration"]["ece"], labels=labels.num_rows
     )
 
 
-@step
+@step(resumes=True)
 def quality(
     out: Out,
     documents: Artifact,
@@ -95,7 +134,7 @@ def quality(
     return _annotate(out, documents, score, SCORES, workers, (place, good))
 
 
-@step
+@step(resumes=True)
 def embed(
     out: Out,
     documents: Artifact,
@@ -189,7 +228,7 @@ def buckets(
     return Buckets(documents=sum(row["documents"] for row in table), columns=tuple(BUCKETS.names[1:]))
 
 
-@step
+@step(resumes=True)
 def registers(
     out: Out, documents: Artifact, limits: tuple[Limit, ...] = GOPHER, workers: RunOnly[int] = 2
 ) -> Attributes:
@@ -199,7 +238,7 @@ def registers(
     return _annotate(out, documents, describe, REGISTERS, workers, limits)
 
 
-@step
+@step(resumes=True)
 def redact(
     out: Out, documents: Artifact, kinds: tuple[str, ...] = KINDS, workers: RunOnly[int] = 2
 ) -> Attributes:

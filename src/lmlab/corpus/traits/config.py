@@ -66,3 +66,10 @@ GOPHER = (
     Limit("repeated_runs", 0, 0.15),
 )
 """Gopher's rules that hold in any language; for English add Limit("stop_words", 2)."""
+RUBRIC = """Judge how much a reader learns from the text below, from 0 to 5: 0 for spam, menus and
+gibberish, 1 for a text with little to learn, 3 for a clear and useful one, 5 for an excellent lesson.
+
+{page}
+
+Give one sentence of reasons, then a last line such as "Score: 3".
+"""

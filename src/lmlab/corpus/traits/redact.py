@@ -138,7 +138,7 @@ _LARGEST_VERSION = 30
 _UUID = re.compile(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _KEY_NAME = re.compile(rb"(?:key|secret|token|passw(?:or)?d|pwd|credentials?)[\"'\]]?\s*$", re.IGNORECASE)
 _RANDOM_BITS = 3.5
-_USER_MARKS = b".+%=&'~-"
+_USER_MARKS = b".+%=&#$'~-"
 _USER = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_" + _USER_MARKS
 _EMAIL = re.compile(rb"[^@]+@(?:[A-Za-z\d](?:[A-Za-z\d-]*[A-Za-z\d])?\.)+[A-Za-z]{2,24}\b")
 _DIGITS = re.compile(rb"\d[\d .()-]{5,46}\d")
