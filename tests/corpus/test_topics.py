@@ -79,7 +79,7 @@ def test_topics_recover_the_domains_and_are_told_by_their_words(clustered):
         assert len(set(row["words"]) & set(WORDS[start : start + 20].tolist())) >= 6
 
 
-def test_the_same_bytes_come_out_on_any_number_of_workers(corpus, embedded, clustered, out):
+def test_the_same_bytes_come_out_wherever_the_tasks_run(corpus, embedded, clustered, out, any_runner):
     again = made_of(embed, Embeddings, out("again"), corpus, dims=16, workers=2)
     assert [p.read_bytes() for p in again.path.walk()] == [p.read_bytes() for p in embedded.path.walk()]
     told = made_of(topics, Topics, out("told"), corpus, again, count=3, workers=2)

@@ -171,6 +171,7 @@ def topics(
 ) -> Topics:
     """The topic of each document: the nearest of `count` centroids, or of those of an earlier `codebook`."""
     from lmlab.corpus.schema import parts_of
+    from lmlab.corpus.traits.features import spread
     from lmlab.corpus.traits.topics import CODEBOOK, TOPICS, assign_topics, described, write_codebook
     from lmlab.dataflow.runner import open_runner
     from lmlab.storage import write_json
@@ -179,7 +180,7 @@ def topics(
     with open_runner(workers) as runner:
         if codebook is None:
             cluster = partial(write_codebook, embeddings.path, out.path, count, sample, seed)
-            runner.run(cluster, [[part.name for part in parts]], name="cluster")
+            runner.run(cluster, [[part.name for part in spread(parts)]], name="cluster")
         else:
             (codebook.path / CODEBOOK).copy_to(out.path / CODEBOOK)
             count = codebook.topics

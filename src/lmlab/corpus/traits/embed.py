@@ -11,10 +11,9 @@ import pyarrow as pa
 from scipy.sparse import csr_matrix, vstack
 
 from lmlab.core.errors import InputError
-from lmlab.corpus.schema import load_text, parts_of
 from lmlab.corpus.traits import kernels
 from lmlab.corpus.traits.config import NGrams
-from lmlab.corpus.traits.features import batches, hashed
+from lmlab.corpus.traits.features import batches, hashed, sample_of
 from lmlab.storage import Path
 
 WORDS = NGrams(words=1, buckets=1 << 16)
@@ -33,10 +32,7 @@ def fit(out: Path, dims: int, sample: int, seed: int, documents: Path) -> None:
     """Write the projection: float16 [buckets, dims], the weight of each bucket in it."""
     from safetensors.numpy import save
 
-    parts = parts_of(documents)
-    # Ids are hashes and parts are sorted by id, so the first rows of each are a sample.
-    share = -(-sample // len(parts))
-    table = pa.concat_tables(load_text(part).slice(0, share) for part in parts).combine_chunks()
+    table = sample_of(documents, sample).combine_chunks()
     counts = csr_matrix(vstack([hashed(batch, WORDS) for batch in batches(table)]))
     frequency = np.bincount(counts.indices, minlength=WORDS.buckets)
     known = np.flatnonzero(frequency > 1)
@@ -61,28 +57,21 @@ def fit(out: Path, dims: int, sample: int, seed: int, documents: Path) -> None:
 
 def embed(table: pa.Table, folder: Path) -> pa.Table:
     """The annotation: the embedding of each document by the projection in `folder`."""
-    projection = load(folder)
-    vectors = []
+    projection, found = load(folder), []
     for batch in batches(table):
         counts = hashed(batch, WORDS)
         counts.data = np.log1p(counts.data)
-        vectors.append(counts @ projection)
-    return as_table(table, np.concatenate(vectors))
-
-
-def as_table(table: pa.Table, vectors: np.ndarray) -> pa.Table:
-    """Vectors, made of length one, as the attribute of the documents in `table`."""
+        found.append(counts @ projection)
+    vectors = np.concatenate(found)
     lengths = np.sqrt((vectors * vectors).sum(axis=1, keepdims=True))
     unit = (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float16)
     schema = embeddings(vectors.shape[1])
-    column = pa.FixedSizeListArray.from_arrays(
-        pa.array(unit.reshape(-1)), type=schema.field("embedding").type
-    )
+    column = pa.FixedSizeListArray.from_arrays(pa.array(unit.reshape(-1)), type=schema.types[1])
     return pa.table([table.column("id"), column], schema=schema)
 
 
 def vectors_of(table: pa.Table) -> np.ndarray:
-    """float32 [documents, dims] of an attribute that `as_table` made."""
+    """float32 [documents, dims] of an attribute that `embed` made."""
     column = table.column("embedding")
     flat = pa.concat_arrays([chunk.flatten() for chunk in column.chunks]) if column.num_chunks else column
     return flat.to_numpy().reshape(-1, column.type.list_size).astype(np.float32)

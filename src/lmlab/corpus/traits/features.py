@@ -6,13 +6,27 @@ import numpy as np
 import pyarrow as pa
 from scipy.sparse import csr_matrix
 
-from lmlab.corpus.schema import text_buffers
+from lmlab.corpus.schema import load_text, parts_of, text_buffers
 from lmlab.corpus.traits import kernels
 from lmlab.corpus.traits.config import NGrams
+from lmlab.storage import Path
 
 CAP_BYTES = 1 << 20
 """Looked at from the start of a document: more changes no judgement, and a huge one would fill the memory."""
 BATCH_BYTES = 8 << 20
+
+
+def sample_of(documents: Path, count: int) -> pa.Table:
+    """Ids and texts of about `count` documents: the first of some parts, since ids are hashes in order."""
+    parts = spread(parts_of(documents))
+    rows = -(-count // len(parts))
+    # Copied: a slice would keep the whole part in memory.
+    return pa.concat_tables(table.take(np.arange(min(rows, len(table)))) for table in map(load_text, parts))
+
+
+def spread(parts: list[Path]) -> list[Path]:
+    """At most 64 of the parts, evenly: a sample of a large corpus must not read all of it."""
+    return parts[:: -(-len(parts) // 64)]
 
 
 def batches(table: pa.Table) -> Iterator[pa.Table]:

@@ -42,7 +42,8 @@ def write_codebook(
     from safetensors.numpy import save
 
     share = -(-sample // len(parts))
-    vectors = np.concatenate([vectors_of(read_parquet(embeddings / part).slice(0, share)) for part in parts])
+    tables = (read_parquet(embeddings / part).slice(0, share) for part in parts)
+    vectors = np.concatenate([vectors_of(table) for table in tables])
     vectors = vectors[(vectors != 0).any(axis=1)]
     if len(vectors) < topics:
         raise InputError(
