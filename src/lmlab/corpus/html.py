@@ -17,23 +17,14 @@ _HIDDEN = (
     '[hidden],[style*="display:none" i],[style*="display: none" i],[style*="visibility:hidden" i],'
     ".sr-only,.visually-hidden,.screen-reader-text"
 )
-_COOKIES = (
-    "cookie-b",
-    "cookie-c",
-    "cookie-n",
-    "cookie_",
-    "cookieb",
-    "cookiec",
-    "cookien",
-    "gdpr",
-    "onetrust",
-)
 _FRAME = (
     "nav,aside,footer,dialog,[role=navigation],[role=banner],[role=contentinfo],[role=complementary],"
     "[role=search],[role=dialog],[role=alertdialog],[aria-hidden=true],.headerlink,.anchor-link,.navbar,"
     ".navigation,.navheader,.navfooter,.menu,.sidebar,.footer,.breadcrumb,.breadcrumbs,.pagination,.pager,"
     ".related,.share,.social,.newsletter,.advertisement,.skip-link,#footer,#sidebar,#nav,#navigation,#menu,"
-) + ",".join(f'[class*="{name}" i],[id*="{name}" i]' for name in _COOKIES)
+    '[class*="cookie-b" i],[class*="cookie-c" i],[class*="cookie-n" i],[class*="cookieconsent" i],'
+    "#cookie-banner,#cookie-notice,#onetrust-consent-sdk"
+)
 _WRAPPERS = 64
 """Elements that fit, but hold too much to be a frame: so many are looked at, each costs a walk through it."""
 _MAIN_SHARE = 0.25
@@ -43,16 +34,17 @@ _LINKED, _LINK_RUN, _LINK_CHARS = 0.7, 3, 120
 _DEEPEST = 8
 """Lists are indented no further."""
 
-_LINES = (
-    "address|br|caption|center|dd|div|dt|fieldset|form|legend|li|option|summary|tbody|td|tfoot|th|thead|tr"
-)
+_LINES = "address|caption|center|div|dt|fieldset|form|legend|option|summary|tbody|tfoot|thead"
 _PARAGRAPHS = (
     "article|aside|blockquote|details|dir|dl|figcaption|figure|footer|h1|h2|h3|h4|h5|h6|header|hr|main|menu|nav|"
-    "ol|p|pre|section|table|ul"
+    "p|section|table"
 )
-_SINGLE = frozenset(_LINES.split("|"))
-_INLINE = re.compile(rf"<!--.*?-->|<(?!/?(?:{_LINES}|{_PARAGRAPHS}|a)[ >])[^>]*>", re.DOTALL)
-_BLOCK = re.compile(rf"<(/?(?:{_LINES}|{_PARAGRAPHS}))(?: [^>]*)?>")
+_BLOCKS = f"{_LINES}|{_PARAGRAPHS}|br|dd|li|ol|pre|td|th|tr|ul"
+_GAPS = {"/td": "", "/th": ""}
+for _names, _gap in ((_LINES, "\n"), (_PARAGRAPHS, "\n\n")):
+    _GAPS |= {side + name: _gap for name in _names.split("|") for side in ("", "/")}
+_INLINE = re.compile(rf"<!--.*?-->|<(?!/?(?:{_BLOCKS}|a)[ >])[^>]*>", re.DOTALL)
+_BLOCK = re.compile(rf"<(/?(?:{_BLOCKS}))(?: [^>]*)?>")
 _LINK = re.compile(r"<a(?: [^>]*)?>")
 _LAST = (("\x02", ""), ("\x03", ""), ("\xad", ""), ("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&"))
 """Marks of links and soft hyphens go; a tree that is written out has no other entities in its text."""
@@ -126,10 +118,8 @@ def decode_page(data: bytes, charset: str | None = None) -> str:
 def _text_of(root: Any, main_content: bool) -> str:
     for node in root.query_selector_all(_UNSEEN).values():
         node.decompose()
-    _prune(root, _HIDDEN)
-    if main_content:
-        root = _main(root)
-        _prune(root, _FRAME)
+    _prune(root, f"{_HIDDEN},{_FRAME}" if main_content else _HIDDEN)
+    root = _main(root) if main_content else root
     markup = root.html.replace("&nbsp;", " ").replace("\x02", "").replace("\x03", "")
     pieces = _pieces(_LINK.sub("\x02", _INLINE.sub("", markup)).replace("</a>", "\x03"))
     if main_content:
@@ -199,37 +189,44 @@ class _Layout:
 
     def enter(self, tag: str) -> None:
         """Take note of a block tag; an end tag begins with a slash."""
-        name, is_end, gap = tag.lstrip("/"), tag.startswith("/"), "\n\n"
-        if name in ("ul", "ol"):
-            depth = len(self._lists) - is_end
-            self._lists[depth:] = [] if is_end else [0 if name == "ol" else -1]
-            gap = "\n" if depth else gap
-        elif name in _SINGLE:
-            gap = "\n"
-        if name in ("td", "th"):
-            if not is_end:
-                self._gap = (self._gap if self._is_fresh else "") + self._between_cells
-                self._between_cells, self._is_fresh = self._between_cells or "\t", True
-        elif tag in ("/li", "/tr", "/dd"):
-            self._gap, self._marker, self._is_fresh = "\n", "", False
-        elif not self._is_fresh and name == "br" and (self.preformatted or len(self._gap) < 2):
-            self._gap += "\n"
-        elif not self._is_fresh and len(gap) > len(self._gap.replace("\t", "")):
-            self._gap = gap
-        self._begin(tag)
+        gap = _GAPS.get(tag)
+        self._part(self._begin(tag) if gap is None else gap)
 
-    def _begin(self, tag: str) -> None:
-        if tag in ("pre", "/pre"):
-            self.preformatted += 1 if tag == "pre" else -1
-        elif tag in ("li", "dd", "tr"):
+    def _part(self, gap: str) -> None:
+        if not self._is_fresh and len(gap) > self._gap.count("\n"):
+            self._gap = gap
+
+    def _begin(self, tag: str) -> str:
+        """Take note of a tag that does more than to part, and tell how it parts."""
+        if tag in ("/li", "/tr", "/dd"):
+            self._gap, self._marker, self._is_fresh = "\n", "", False
+        elif tag in ("td", "th"):
+            self._gap = (self._gap if self._is_fresh else "") + self._between_cells
+            self._between_cells, self._is_fresh = self._between_cells or "\t", True
+        elif tag in ("li", "tr", "dd"):
+            self._part("\n")
             self._is_fresh = True
-            if tag == "tr":
-                self._between_cells = ""
-            elif tag == "li":
-                self._marker = "  " * (min(len(self._lists), _DEEPEST) - 1) + "- "
-                if self._lists and self._lists[-1] >= 0:
-                    self._lists[-1] += 1
-                    self._marker = self._marker[:-2] + f"{self._lists[-1]}. "
+            self._marker = self._mark() if tag == "li" else ""
+            self._between_cells = "" if tag == "tr" else self._between_cells
+        elif tag in ("ul", "ol"):
+            self._lists.append(0 if tag == "ol" else -1)
+            return "\n" if len(self._lists) > 1 else "\n\n"
+        elif tag in ("/ul", "/ol"):
+            self._lists.pop()
+            return "\n" if self._lists else "\n\n"
+        elif tag == "br" and not self._is_fresh and (self.preformatted or len(self._gap) < 2):
+            self._gap += "\n"
+        elif tag in ("pre", "/pre"):
+            self.preformatted += 1 if tag == "pre" else -1
+            return "\n\n"
+        return ""
+
+    def _mark(self) -> str:
+        indent = "  " * (min(len(self._lists), _DEEPEST) - 1)
+        if not self._lists or self._lists[-1] < 0:
+            return indent + "- "
+        self._lists[-1] += 1
+        return f"{indent}{self._lists[-1]}. "
 
 
 def _without_menus(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
