@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from lmlab.corpus.attributes import Parts, Say, mark
-from lmlab.corpus.characters import Runs, paragraphs, word_runs
+from lmlab.corpus.characters import Runs, distinct, paragraphs, word_runs
 from lmlab.corpus.config import Decontamination
 from lmlab.corpus.schema import load_text, parts_of, table_of
 from lmlab.dataflow.files import JSONL, read_jsonl, read_parquet, write_jsonl, write_parquet
@@ -188,7 +188,7 @@ def flag(parts: Sequence[Hits], owner: np.ndarray, settings: Decontamination) ->
     """The flagged documents of every part, by row; `owner` gives the record of each known run."""
     documents = np.zeros(len(owner), np.int64)
     for hits in parts:
-        pairs = np.unique((hits.row << 32) | hits.gram)
+        pairs = distinct((hits.row << 32) | hits.gram)
         documents += np.bincount(pairs & 0xFFFFFFFF, minlength=len(owner))
     is_telling = documents <= (settings.common or len(documents) + documents.max(initial=0))
     return [_flag_part(hits, is_telling, owner, settings) for hits in parts]
@@ -206,7 +206,7 @@ def _flag_part(
         document, runs = int(row[group[0]]), int(total[group[0]])
         enough = min(settings.min_runs, runs)
         share = len(group) / runs
-        if share < settings.overlap or len(np.unique(gram[group])) < enough or document in flags:
+        if share < settings.overlap or len(distinct(gram[group])) < enough or document in flags:
             continue
         record = int(np.bincount(owner[gram[group]]).argmax())
         flags[document] = Flag(document, record, share, runs, int(paragraph[group[0]]) + 1)

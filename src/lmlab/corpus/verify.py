@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from lmlab.corpus import kernels
-from lmlab.corpus.characters import word_runs
+from lmlab.corpus.characters import distinct, word_runs
 from lmlab.corpus.schema import load_text, table_of
 from lmlab.dataflow.shuffle import gather, scatter
 from lmlab.storage import Path
@@ -54,7 +54,7 @@ def _word_runs(part: Path, members: Members, words: int) -> Iterator[tuple[pa.Ta
     done = 0
     for runs in word_runs(table, words, 1, by_paragraph=False):  # what has a signature has a word: no gaps
         counts = np.bincount(runs.document - done)
-        grams = [np.unique(own) for own in np.split(runs.grams, np.cumsum(counts)[:-1])]
+        grams = [distinct(own) for own in np.split(runs.grams, np.cumsum(counts)[:-1])]
         own = slice(done, done + len(grams))
         ends = pa.array(np.cumsum([0, *map(len, grams)]))
         lists = pa.LargeListArray.from_arrays(ends, pa.array(np.concatenate(grams)))
