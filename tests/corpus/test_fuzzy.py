@@ -131,6 +131,23 @@ def test_equal_texts_of_two_corpora_are_two_rows_and_the_later_one_repeats_the_e
     assert rows["b"][text]["duplicate_of"] == f"a:{document_id(text)}"
 
 
+@pytest.mark.slow
+def test_documents_of_64_mib_are_signed_by_their_beginning_and_compared_whole(marked):
+    words = np.array(
+        ["".join(word) for word in LETTERS[np.random.default_rng(2).integers(0, 26, (50_000, 6))]]
+    )
+    start, *ends = (
+        " ".join(words[np.random.default_rng(seed).integers(0, 50_000, count)].tolist())
+        for seed, count in ((3, 80_000), (4, 9_600_000), (5, 9_600_000))
+    )
+    texts = [f"{start} {ends[0]}", f"{start} {ends[1]}", f"{start} {ends[0]} and more"]
+    assert min(map(len, texts)) > 64 << 20
+    rows, found = marked({"": texts}, parts=1)
+    # All three begin alike and so are candidates; the second goes on in its own words.
+    assert found["candidates"] == 3
+    assert [rows[""][text]["duplicate_of"] for text in texts] == [document_id(texts[2]), None, None]
+
+
 def test_signatures_of_other_settings_or_documents_are_refused(documents, tmp_path):
     made = documents([("d", "a", prose(1, 50))]).path
     more = documents([("d", str(i), prose(i, 50)) for i in range(5)], name="more").path
