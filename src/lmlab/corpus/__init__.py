@@ -45,6 +45,8 @@ if TYPE_CHECKING:
         filter_documents as filter_documents,
         write_documents as write_documents,
     )
+    from lmlab.corpus.html import Page as Page, extract_text as extract_text
+    from lmlab.corpus.llm_extract import Extractor as Extractor, extract_pages as extract_pages
     from lmlab.corpus.manifest import Manifest as Manifest, fingerprint as fingerprint
     from lmlab.corpus.quality_steps import (
         Buckets as Buckets,
@@ -101,6 +103,7 @@ __getattr__, __dir__, __all__ = exports(
         "Embeddings": ".quality_steps",
         "Entry": ".catalogue",
         "Estimate": ".estimate",
+        "Extractor": ".llm_extract",
         "Files": ".registry",
         "Fuzzy": ".config",
         "Holdout": ".config",
@@ -111,6 +114,7 @@ __getattr__, __dir__, __all__ = exports(
         "NGrams": ".traits.config",
         "NearDuplicates": ".dedup_steps",
         "Normalization": ".config",
+        "Page": ".html",
         "Paragraphs": ".dedup_steps",
         "QualityModel": ".quality_steps",
         "Raw": ".steps",
@@ -130,6 +134,8 @@ __getattr__, __dir__, __all__ = exports(
         "embed": ".quality_steps",
         "estimate_tokens": ".estimate",
         "extract": ".steps",
+        "extract_pages": ".llm_extract",
+        "extract_text": ".html",
         "fan_out": ".steps",
         "fetch": ".steps",
         "filter_documents": ".filtering",

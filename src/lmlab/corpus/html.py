@@ -144,11 +144,12 @@ def _prune(root: Any, selectors: str) -> None:
 
 
 def _main(root: Any) -> Any:
-    """The element that says it is the main content, if it holds enough to be it."""
+    """The element that says it is the main content, if it holds enough to be it, and the page's heading."""
     for selector in ("main,[role=main]", "article"):
         found = root.query_selector_all(selector)
         if len(found) == 1 and _size(found[0]) > _size(root) * _MAIN_SHARE:
-            return found[0]
+            has_heading = found[0].query_selector("h1") or not root.query_selector("h1")
+            return found[0] if has_heading else root
     return root
 
 
