@@ -318,22 +318,22 @@ DRIVER = """if True:
 @pytest.mark.slow
 def test_a_killed_driver_goes_on_where_it_was_and_counts_everything(any_runner, tmp_path):
     marks = tmp_path / "marks"
-    pattern = write_shards(tmp_path, shards=6, rows=100, marks=str(marks), pause_s=0.4)
+    pattern = write_shards(tmp_path, shards=9, rows=100, marks=str(marks), pause_s=0.4)
     argv = [sys.executable, "-c", DRIVER, pattern]
     driver = subprocess.Popen([*argv, str(tmp_path / "out")])
     deadline = time.monotonic() + 60
-    while len(list((tmp_path / "out").glob(".work-*/.done/*"))) < 3 and time.monotonic() < deadline:
+    while len(list((tmp_path / "out").glob(".work-*/.done/*"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
-    time.sleep(0.5)
+    time.sleep(1)  # on a cluster the tasks that run are still finished
     finished = {path.name for path in (tmp_path / "out").glob(".work-*/.done/*")}
-    assert 3 <= len(finished) < 6
+    assert 2 <= len(finished) < 9
     marks.write_text("")
     counters = eval(subprocess.check_output([*argv, str(tmp_path / "out")], text=True))
     read = {int(line) // 100 for line in marks.read_text().split()}
     assert read.isdisjoint({int(name.split(".")[0].split("-")[-1]) for name in finished})
-    assert counters["records_in"] == counters["seen"] == 600
+    assert counters["records_in"] == counters["seen"] == 900
     fresh = eval(subprocess.check_output([*argv, str(tmp_path / "fresh")], text=True))
     assert counters == fresh
     outputs = [sorted(path for path in StoragePath(tmp_path / name).list() if "parquet" in path.name)
@@ -478,7 +478,7 @@ def test_status_and_live_counters_tell_of_records(tmp_path):
         data = Dataset.files(write_shards(tmp_path)).write_jsonl(f"{tmp_path}/out/{{shard}}.jsonl")
         result = data.run(runner=runner, progress=lambda *_: seen.append(runner.counters["records_in"]))
     assert seen == [30, 60, 90, 120]
-    assert "| read to jsonl | 4/4 | 120 |" in result.status
+    assert "| 1 read to jsonl | 4/4 | 120 |" in result.status
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from lmlab.dataflow.files import parquet_sink, read_batches
 from lmlab.dataflow.plan import Dataset
 from lmlab.dataflow.runner import Limits, Progress, Runner, open_runner
 from lmlab.dataflow.sources import SUFFIX, FilePiece, RunPiece, Shard
-from lmlab.dataflow.stages import Branch, Done, Op, ShardInfo, Task, note, recorded, run_shard
+from lmlab.dataflow.stages import Branch, Done, ShardInfo, Task, note, recorded, run_shard
 from lmlab.dataflow.workers import Workers
 from lmlab.storage import Path
 
@@ -101,7 +101,7 @@ class _Job:
         plan = replace(dataset, sink=replace(dataset.sink, pattern=""))
         self.identity = _identity((plan, self.outputs, running.on_error), runner)
         self.done: list[Done] = []
-        self.skipped = 0
+        self.skipped = self.stages = 0
         folder = self.outputs[0].parent if self.outputs else running.work
         if folder is None:
             is_far = not isinstance(runner, Workers) and (dataset.before is not None or dataset.shared)
@@ -118,25 +118,24 @@ class _Job:
 
     def stage(self, dataset: Dataset, place: str, is_needed: bool = True) -> list[Done | None]:
         """Do what is not yet done of one stage, and of those before it what that needs."""
-        kinds = [op.kind for op in dataset.ops] or ["read"]
-        name = f"{'+'.join(kinds)} to {dataset.sink.kind}{place[1:] and f' ({place})'}"
-        tasks = self._tasks(dataset, place, dataset.shards)
-        found = _recorded(tasks)
+        found = _recorded(self._tasks(dataset, place))
         rest = [index for index, done in enumerate(found) if done is None]
         self.skipped += len(found) - len(rest) if place == "0" else 0
+        is_needed = is_needed and bool(rest)
+        resolved = self._resolved(dataset, place, is_needed)
+        self.stages += 1
+        kinds = [op.kind for op in dataset.ops] or ["read"]
+        name = f"{self.stages} {', '.join(kinds)} to {dataset.sink.kind}"
         for index, done in enumerate(found):
             if done is not None:
                 self.runner.counters.settle(name, index, done.tally)
-        tasks = self._tasks(*self._resolved(dataset, place, is_needed and bool(rest)))
-        if rest and is_needed:
+        if is_needed:
+            tasks = self._tasks(resolved, place)
+            needs = dataset.resources or self.running.per_shard
             made = self.runner.run(
-                run_shard,
-                [tasks[index] for index in rest],
-                name=name,
-                progress=self.running.progress,
-                resources=dataset.resources or self.running.per_shard,
-                threads=dataset.threads,
-            )
+                run_shard, [tasks[index] for index in rest],
+                name=name, progress=self.running.progress, resources=needs, threads=dataset.threads,
+            )  # fmt: skip
             for index, done in zip(rest, made, strict=True):
                 found[index] = done
         self.done += [done for done in found if done is not None]
@@ -155,56 +154,44 @@ class _Job:
         self.work.remove_tree()
         return {**counters, "skipped": self.skipped}
 
-    def _resolved(
-        self, dataset: Dataset, place: str, is_needed: bool
-    ) -> tuple[Dataset, str, Sequence[Shard]]:
+    def _resolved(self, dataset: Dataset, place: str, is_needed: bool) -> Dataset:
         """The stage with the shards that it reads, also those of the right sides of joins."""
-        shards: Sequence[Shard] = dataset.shards
-        if dataset.before is not None:
-            mapped = [done for done in self.stage(dataset.before, f"{place}b", is_needed) if done is not None]
-            shards = [
-                (
-                    RunPiece(
-                        tuple(run for done in mapped for run in done.runs.get(i, ())),
-                        self.work / f"{place}-{i}",
-                    ),
-                )
-                for i in range(len(dataset.shards))
-            ]
         ops = []
         for number, op in enumerate(dataset.ops):
             if op.kind == "join":
-                right, _, rights = self._resolved(op.setting.right, f"{place}j{number}", is_needed)
-                branches = [Branch(shard, right.reading, right.ops) for shard in rights]
-                op = replace(op, setting=replace(op.setting, right=branches))  # noqa: PLW2901 - as tasks need it
+                right = self._resolved(op.setting.right, f"{place}j{number}", is_needed)
+                op = replace(op, setting=replace(op.setting, right=right))  # noqa: PLW2901 - as tasks need it
             ops.append(op)
-        return replace(dataset, ops=tuple(ops)), place, shards
+        shards = dataset.shards
+        if dataset.before is not None:
+            mapped = [done for done in self.stage(dataset.before, f"{place}b", is_needed) if done is not None]
+            runs = [tuple(run for done in mapped for run in done.runs.get(i, ())) for i in range(len(shards))]
+            shards = tuple((RunPiece(each, self.work / f"{place}-{i}"),) for i, each in enumerate(runs))
+        return replace(dataset, shards=shards, ops=tuple(ops))
 
-    def _tasks(self, dataset: Dataset, place: str, shards: Sequence[Shard]) -> list[Task]:
-        outs = {"fold": [None] * len(shards)}.get(dataset.sink.kind, self.outputs)
-        if dataset.sink.kind == "scatter":
-            outs = [self.work / f"{place}-{i:05d}.arrow" for i in range(len(shards))]
-        return [
-            Task(
-                ShardInfo(index, len(shards), _shard_name(shard, index)),
-                Branch(shard, dataset.reading, tuple(_at(op, index) for op in dataset.ops)),
-                replace(dataset.sink, pattern=""),
-                out,
-                self.folder / "quarantine" / f"{place}-{index:05d}.jsonl"
-                if self.running.on_error == "quarantine"
-                else None,
-                self.identity,
-                self.shared,
-            )
-            for index, (shard, out) in enumerate(zip(shards, outs, strict=True))
-        ]
+    def _tasks(self, dataset: Dataset, place: str) -> list[Task]:
+        total, sink = len(dataset.shards), replace(dataset.sink, pattern="")
+        outs: Sequence[Path | None] = [None] * total if sink.kind == "fold" else self.outputs
+        if sink.kind == "scatter":
+            outs = [self.work / f"{place}-{i:05d}.arrow" for i in range(total)]
+        tasks = []
+        for index, (shard, out) in enumerate(zip(dataset.shards, outs, strict=True)):
+            info = ShardInfo(index, total, _shard_name(shard, index))
+            aside = self.folder / "quarantine" / f"{place}-{index:05d}.jsonl"
+            aside = aside if self.running.on_error == "quarantine" else None
+            tasks.append(Task(info, _branch(dataset, index), sink, out, aside, self.identity, self.shared))
+        return tasks
 
 
-def _at(op: Op, index: int) -> Op:
-    """An operation as one shard needs it: of a join the one branch it meets."""
-    if op.kind != "join" or not isinstance(op.setting.right, list):
-        return op
-    return replace(op, setting=replace(op.setting, right=op.setting.right[index]))
+def _branch(dataset: Dataset, index: int) -> Branch:
+    """What one shard needs of a data set, and of those that are joined to it."""
+    ops = [
+        replace(op, setting=replace(op.setting, right=_branch(op.setting.right, index)))
+        if op.kind == "join"
+        else op
+        for op in dataset.ops
+    ]
+    return Branch(dataset.shards[index], dataset.reading, tuple(ops))
 
 
 def _shard_name(shard: Shard, index: int) -> str:

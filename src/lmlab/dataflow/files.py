@@ -9,14 +9,12 @@ import logging
 import math
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import IO, Any, cast
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import orjson
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-import zstandard
 
 from lmlab.core.errors import InputError
 from lmlab.dataflow.counters import count
@@ -101,7 +99,7 @@ def row_groups(path: Path) -> list[int]:
 def read_batches(
     path: Path,
     columns: Sequence[str] | None = None,
-    where: ds.Expression | None = None,
+    where: Any = None,
     groups: Sequence[int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of `path` in batches of about 1 MiB: some columns, rows that fit `where`, some row groups.
@@ -113,6 +111,8 @@ def read_batches(
         sizes = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
         wanted = list(range(len(sizes)) if groups is None else groups)
         if where is not None:
+            import pyarrow.dataset as ds  # 60 ms
+
             with path.open() as source:
                 fragment = ds.ParquetFileFormat().make_fragment(source, row_groups=wanted)
                 yield from fragment.scanner(
@@ -222,20 +222,10 @@ def json_line(row: object) -> bytes:
 def write_lines(path: Path, lines: Iterable[bytes]) -> int:
     """Write lines that end in a newline, packed as the name says; how many."""
     number = 0
-    with path.open_writer() as file, _packer(path, file) as packed:
+    with path.open_writer() as file, _packed(path, file, pa.CompressedOutputStream) as packed:
         for number, line in enumerate(lines, 1):  # noqa: B007 - the number of lines
             packed.write(line)
     return number
-
-
-def _packer(path: Path, file: io.BufferedIOBase) -> Any:
-    if path.name.endswith(".zst"):
-        return zstandard.ZstdCompressor(level=3).stream_writer(cast(IO[bytes], file), closefd=False)
-    if path.name.endswith(".gz"):
-        import gzip
-
-        return gzip.GzipFile("", "wb", 6, file, mtime=0)
-    return io.BufferedWriter(file)
 
 
 def read_jsonl(path: Path, bad: Bad | None = None) -> Iterator[Any]:
@@ -266,7 +256,8 @@ def read_jsonl(path: Path, bad: Bad | None = None) -> Iterator[Any]:
 def _lines(path: Path) -> Iterator[bytes]:
     parts: list[bytes] = []
     size = 0
-    with path.open() as file, _unpacked(path, file) as stream:
+    # In blocks of bounded size, whatever a bomb would grow to; a missing end is an OSError.
+    with path.open() as file, _packed(path, file, pa.CompressedInputStream) as stream:
         while block := stream.read(_BLOCK):
             first, *others = block.split(b"\n")
             parts.append(first)
@@ -281,10 +272,9 @@ def _lines(path: Path) -> Iterator[bytes]:
         yield b"".join(parts)
 
 
-def _unpacked(path: Path, file: io.BufferedIOBase) -> Any:
-    """Blocks of bounded size, whatever a bomb would grow to; a missing end is an OSError."""
+def _packed(path: Path, file: io.BufferedIOBase, stream: Callable[..., Any]) -> Any:
     codec = {"zst": "zstd", "gz": "gzip"}.get(path.name.rpartition(".")[2])
-    return file if codec is None else pa.CompressedInputStream(file, codec)
+    return nullcontext(file) if codec is None else stream(file, codec)
 
 
 def _first_line(error: Exception) -> str:

@@ -1,7 +1,7 @@
 """`Dataset`: what to do with many records, said first and done by `run`, one task for each shard.
 
-Operations between a source, a `group_by` and an end are done in one go. Only `group_by` and `dedup` move data;
-else a shard keeps its number from the file that is read to the file that is written.
+What stands between a source, a `group_by` and an end is done in one go. Only `group_by` and `dedup` move
+data; else a shard keeps its number from the file read to the file written.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -91,7 +91,7 @@ class Dataset:
         return self._then("flat_map", function)
 
     def filter(self, condition: Any) -> "Dataset":
-        """The records that fit: a function, or an expression of pyarrow (which the reader takes) or polars."""
+        """Records that fit: a function, or an expression of pyarrow (which the reader takes) or polars."""
         if callable(condition) and type(condition).__module__.partition(".")[0] not in ("pyarrow", "polars"):
             return self._then("filter", condition)
         is_first = not self.ops and self.reading.where is None and self._reads_parquet()
@@ -176,14 +176,14 @@ class Dataset:
         """
         if len(self.shards) != len(right.shards):
             raise ConfigError(
-                f"sorted_merge_join of {len(self.shards)} and {len(right.shards)} shards: they hold different "
-                "keys. Write both with as many shards."
+                f"sorted_merge_join of {len(self.shards)} and {len(right.shards)} shards: keys would miss. "
+                "Write both with as many shards."
             )
-        for one, other in zip(self.shards, right.shards, strict=True):
-            if _basenames(one) and _basenames(other) and _basenames(one) != _basenames(other):
+        for one, other in zip(map(_basenames, self.shards), map(_basenames, right.shards), strict=True):
+            if one and other and one != other:
                 raise ConfigError(
-                    f"sorted_merge_join of {_basenames(one)[0]} and {_basenames(other)[0]}: shards of other names "
-                    "hold other keys. Give folders that are co-partitioned."
+                    f"sorted_merge_join of {one[0]} and {other[0]}: shards of other names hold other keys. "
+                    "Give folders that are co-partitioned."
                 )
         joined = self._then("join", combine, Join(key, how, right))
         return replace(joined, shared={**right.shared, **self.shared})
@@ -199,7 +199,7 @@ class Dataset:
         return replace(self, shared={**self.shared, **values})
 
     def write_parquet(self, pattern: Pattern, schema: "pa.Schema | None" = None) -> "Dataset":
-        """One Parquet file a shard, named by `{shard}`, `{total}`, `{basename}` or a function of shard and total.
+        """One Parquet file a shard, named by `{shard}`, `{total}`, `{basename}` or a function of two numbers.
 
         `schema` is strict. Without it, it is inferred, and shards that differ in more than nulls are refused.
         """

@@ -129,7 +129,7 @@ def ordered_record(record: Record, shuffle: Shuffle) -> Sorted:
         return ordered(value_of(record, shuffle.key), "key"), sort, _encode(record)
     except (TypeError, OverflowError) as error:
         raise InputError(
-            f"it can't be sent to a reducer ({error}). Make it of null, bool, number, text, bytes, list, dict."
+            f"it can't be sent to a reducer ({error}). Make it of null, bool, number, text, list and dict."
         ) from error
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-import pyarrow.dataset as ds
+import pyarrow as pa
 
 from lmlab.core.errors import ConfigError, InputError
 from lmlab.dataflow.files import JSONL, Bad, read_batches, read_jsonl, row_groups
@@ -56,7 +56,8 @@ class Reading:
     """What is wanted of files."""
 
     columns: tuple[str, ...] | None = None
-    where: ds.Expression | None = None
+    where: Any = None
+    """An expression of pyarrow."""
     path_column: str | None = None
     """A column added with the path of the file."""
 
@@ -132,10 +133,10 @@ def read_rows(piece: FilePiece, reading: Reading, bad: Bad | None) -> Iterator[A
         yield row
 
 
-def read_piece_batches(piece: FilePiece, reading: Reading) -> Iterator[Any]:
-    """The record batches of a Parquet file."""
+def read_tables(piece: FilePiece, reading: Reading) -> Iterator[pa.Table]:
+    """A Parquet file in tables of about 1 MiB."""
     for batch in read_batches(piece.path, reading.columns, reading.where, piece.groups):
-        if reading.path_column is None:
-            yield batch
-        else:
-            yield batch.append_column(reading.path_column, [str(piece.path)] * batch.num_rows)
+        table = pa.Table.from_batches([batch])
+        if reading.path_column is not None:
+            table = table.append_column(reading.path_column, [[str(piece.path)] * batch.num_rows])
+        yield table

@@ -16,7 +16,6 @@ from typing import Any, Literal
 import msgspec
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lmlab.core.errors import InputError, LmlabError
 from lmlab.dataflow import joining
@@ -25,15 +24,7 @@ from lmlab.dataflow.failures import RecordFailed
 from lmlab.dataflow.files import json_line, parquet_sink, to_table, write_lines
 from lmlab.dataflow.sharing import offer
 from lmlab.dataflow.shuffle import Run, Shuffle, decode, merge, ordered_record, reduced, scatter_records
-from lmlab.dataflow.sources import (
-    FilePiece,
-    ListPiece,
-    Reading,
-    RunPiece,
-    Shard,
-    read_piece_batches,
-    read_rows,
-)
+from lmlab.dataflow.sources import FilePiece, ListPiece, Reading, RunPiece, Shard, read_rows, read_tables
 from lmlab.storage import Path
 
 Stream = Iterator[Any]
@@ -115,7 +106,13 @@ def run_shard(task: Task) -> Done:
     with ExitStack() as stack:
         offer(task.shared)
         trace = _Trace(task, stack)
-        done = _DRAINS[task.sink.kind](task, *_pull(task.branch, trace), trace)
+        try:
+            done = _DRAINS[task.sink.kind](task, *_pull(task.branch, trace), trace)
+        except (LmlabError, RecordFailed):
+            raise
+        except Exception as error:  # the boundary of one shard: any other failure gets its place
+            place = f"record {trace.index} or near it of {task.info.name}"
+            raise RecordFailed(f"{place}: {type(error).__name__}: {error}") from error
         done = replace(done, unread=tuple(trace.unread))
     if task.out is None:
         return replace(done, tally=counted())
@@ -156,39 +153,39 @@ class _Trace:
 
     def failed(self, record: Any, error: Exception) -> None:
         """A function failed at `record`."""
-        is_outside = isinstance(error, MemoryError | OSError) or (
-            isinstance(error, LmlabError) and not isinstance(error, InputError)
-        )
-        if self.task.quarantine is None or is_outside:
-            if is_outside:
-                raise error
-            name = _name(record)
-            where = f"record {self.index}{name and f' ({name})'} of {self.task.info.name}"
-            if isinstance(error, InputError):
-                raise InputError(f"{where}: {error}") from error
-            raise RecordFailed(f"{where}: {type(error).__name__}: {error}") from error
-        self._put({"id": _name(record), "error": f"{type(error).__name__}: {error}", "record": record})
+        name, told = _name(record), f"{type(error).__name__}: {error}"
+        if isinstance(error, LmlabError) and not isinstance(error, InputError):
+            raise error
+        if self.task.quarantine is not None and not isinstance(error, MemoryError | OSError):
+            self._put(name, told, record)
+            return
+        where = f"record {self.index}{name and f' ({name})'} of {self.task.info.name}"
+        if isinstance(error, InputError):
+            raise InputError(f"{where}: {error}") from error
+        raise RecordFailed(f"{where}: {told}") from error
 
     def bad_line(self, path: Path) -> Callable[[int, str, bytes], None] | None:
         """Takes the broken lines of a file, if they may be set aside."""
 
         def put(number: int, error: str, line: bytes) -> None:
-            self._put(
-                {"id": f"{path.name}:{number}", "error": error, "record": line.decode(errors="replace")}
-            )
+            self._put(f"{path.name}:{number}", error, line.decode(errors="replace"))
             if not line:
                 self.unread.append(str(path))
 
         return None if self.task.quarantine is None else put
 
-    def _put(self, row: dict[str, Any]) -> None:
+    def _put(self, name: str, error: str, record: Any) -> None:
         assert self.task.quarantine is not None
         if self._file is None:
             self._file = self._stack.enter_context(self.task.quarantine.open_writer())
-        row = {"shard": self.task.info.name, "index": self.index, **row}
-        self._file.write(
-            orjson.dumps(row, default=repr, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
-        )
+        row = {
+            "shard": self.task.info.name,
+            "index": self.index,
+            "id": name,
+            "error": error,
+            "record": record,
+        }
+        self._file.write(orjson.dumps(row, default=repr, option=orjson.OPT_NON_STR_KEYS) + b"\n")
         count("quarantined")
 
 
@@ -230,7 +227,7 @@ def _pieces(piece: Any, reading: Reading, trace: _Trace, batched: bool) -> Strea
             return merge(piece.runs, piece.spill)
         case FilePiece(format="jsonl"):
             return read_rows(piece, reading, trace.bad_line(piece.path))
-    return _as_rows(read_piece_batches(piece, reading), not batched)
+    return _as_rows(read_tables(piece, reading), not batched)
 
 
 def _as_rows(stream: Stream, batched: bool) -> Stream:
@@ -240,9 +237,7 @@ def _as_rows(stream: Stream, batched: bool) -> Stream:
 def _as_batches(stream: Stream, batched: bool, schema: pa.Schema | None, trace: _Trace) -> Stream:
     """Tables of some megabytes."""
     if batched:
-        yield from (
-            pa.Table.from_batches([each]) if isinstance(each, pa.RecordBatch) else each for each in stream
-        )
+        yield from stream
         return
     rows, size, place = [], 0, trace.task.info.name
     for row in stream:
@@ -282,7 +277,8 @@ def _reduce(op: Op, rows: Stream, trace: _Trace) -> Stream:
     for _, group in groupby(rows, itemgetter(0)):
         first = next(group)[2]
         try:
-            yield from reduced(op.function, op.setting, chain([first], (row[2] for row in group)))
+            packed = chain([first], map(itemgetter(2), group))  # noqa: B031 - each only once
+            yield from reduced(op.function, op.setting, packed)
         except Exception as error:  # noqa: BLE001 - the boundary of one key
             trace.failed(decode(first), error)
 
@@ -292,8 +288,12 @@ def _join(op: Op, rows: Stream, trace: _Trace) -> Stream:
     return joining.merge_join(rows, other, op.setting, op.function)
 
 
+def _as_table(made: Any) -> pa.Table:
+    return pa.Table.from_batches([made]) if isinstance(made, pa.RecordBatch) else made
+
+
 def _where(op: Op, tables: Stream, _trace: _Trace) -> Stream:
-    if isinstance(op.function, pc.Expression):
+    if type(op.function).__module__.startswith("pyarrow"):
         return (table.filter(op.function) for table in tables)
     import polars as pl  # only for its own expressions
 
@@ -312,7 +312,7 @@ _ROWWISE: dict[str, Callable[[Op, Stream, _Trace], Stream]] = {
     "join": _join,
 }
 _BATCHWISE: dict[str, Callable[[Op, Stream, _Trace], Stream]] = {
-    "map_batches": lambda op, tables, _: (op.function(table) for table in tables),
+    "map_batches": lambda op, tables, _: map(_as_table, map(op.function, tables)),
     "where": _where,
 }
 
