@@ -13,7 +13,7 @@ import xxhash
 
 from lmlab.artifacts import Artifact
 from lmlab.storage import Path
-from lmlab.tokens.tokenizer import END_OF_TEXT, Loaded, load_tokenizer, save_tokenizer
+from lmlab.tokens.tokenizer import TRAINED, Loaded, load_tokenizer, save_tokenizer
 from lmlab.tokens.train import train_bpe
 
 SCHEMA = pa.schema(
@@ -58,7 +58,7 @@ def texts() -> list[str]:
 def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path:
     """A saved tokenizer of 1,000 ids."""
     folder = Path(tmp_path_factory.mktemp("tokenizer"))
-    save_tokenizer(Loaded(train_bpe(iter(texts[:40]), 1000), {"eos_token": END_OF_TEXT}), folder)
+    save_tokenizer(Loaded(train_bpe(iter(texts[:40]), 1000), TRAINED), folder)
     return folder
 
 

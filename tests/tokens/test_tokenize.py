@@ -78,3 +78,40 @@ def test_a_cut_part_is_named(corpus, texts, trained, tmp_path):
     with pytest.raises(InputError, match=r"part-00001-of-00002\.parquet can't be read as Parquet"):
         run(tmp_path / "out", documents, trained)
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_step_that_died_goes_on_where_it_was(corpus, texts, trained, tmp_path):
+    documents = corpus([("docs", text) for text in texts], parts=4)
+    run(tmp_path / "whole", documents, trained, workers=1)
+    bad = documents.path.local / "part-00003-of-00004.parquet"
+    good = bad.read_bytes()
+    bad.write_bytes(good[:-20])
+    with pytest.raises(InputError, match=r"part-00003"):
+        run(tmp_path / "out", documents, trained, workers=1)
+    first = tmp_path / "out" / "shard-00000-of-00004.tokens"
+    second = tmp_path / "out" / "shard-00001-of-00004.tokens"
+    second.write_bytes(b"cut")  # as the crash of a machine may leave it
+    written = first.stat().st_mtime_ns
+    bad.write_bytes(good)
+    out = Out.at(Path(tmp_path / "out"), name="tokens/t", version="dev")
+    tokenize.body(out, documents, trained, workers=1)
+    assert first.stat().st_mtime_ns == written
+    for path in (tmp_path / "whole").iterdir():
+        assert path.read_bytes() == (tmp_path / "out" / path.name).read_bytes()
+    assert not (tmp_path / "out" / ".work").exists()
+
+
+def test_a_store_in_a_bucket_is_written_and_read_without_a_disk(corpus, texts, trained):
+    documents = corpus([("docs", text) for text in texts[:9]])
+    out = Path("memory://tokenize/store")
+    tokenize.body(Out.at(out, name="tokens/t", version="dev"), documents, trained, workers=1)
+    source = open_store(out).source("docs")
+    assert source.document_count == 9
+    assert np.count_nonzero(source.tokens[: source.token_count] == 0) == 9
+    assert source.tokens[5:9].tolist() == np.asarray(source.tokens)[5:9].tolist()
+    open_store(out).verify()
+
+
+def test_the_ledger_says_what_encoded_the_documents(corpus, texts, trained, tmp_path):
+    run(tmp_path / "out", corpus([("docs", text) for text in texts[:9]]), trained, workers=1)
+    assert open_store(Path(tmp_path / "out")).ledger.encoders() == {"kitoken": 9}

@@ -17,7 +17,7 @@ from lmlab.models.config import Dense, Grug
 from lmlab.models.hf import load_folder
 from lmlab.storage import Path as StoragePath
 from lmlab.tokens.steps import Tokenizer
-from lmlab.tokens.tokenizer import END_OF_TEXT, Loaded, save_tokenizer
+from lmlab.tokens.tokenizer import TRAINED, Loaded, save_tokenizer
 from lmlab.tokens.train import train_bpe
 from lmlab.training.checkpoint import load_final
 from lmlab.training.optim import flatten
@@ -72,7 +72,7 @@ def test_an_exported_model_is_the_trained_one(
 ) -> None:
     tokenizer = train_bpe(iter([text for _, text in sorted(topics.items())][:3]), 300)
     folder = StoragePath(tmp_path / "tokenizer")
-    save_tokenizer(Loaded(tokenizer, {"eos_token": END_OF_TEXT}), folder)
+    save_tokenizer(Loaded(tokenizer, TRAINED), folder)
     text = [int(i) for i in tokenizer.encode("a b c d e " * 30).ids]
     store = write("text", {"up": [text] * 3}, vocab=300)
     run = recipe(model=Dense.sized(32, vocab=300), data=Mix({store: 1.0}), validation=None, steps=2)

@@ -23,6 +23,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "query": ("querying", "SQL over the catalog and over artifacts' files"),
     "diff": ("stored", "how two artifacts differ, field by field"),
     "verify": ("stored", "hash an artifact's files again and name what changed"),
+    "tokens": ("tokens", "text to tokens: tokens build|train|import|inspect|estimate|compare|… PATH"),
     "fs": ("files", "list, read, copy, sync and check files wherever they lie: fs ls|cat|cp|sync|… PATH"),
     "gc": ("files", "remove expired scratch and what killed writers left"),
     "report": ("reporting", "what crossed regions and what failed, or what takes space: report egress|usage"),

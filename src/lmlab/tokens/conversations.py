@@ -47,11 +47,12 @@ def read_conversations(file: DocumentFile) -> Iterator[tuple[list[Message], Mapp
 def _encode_file(task: ShardTask) -> list[Shard]:
     chat, head = _chat_at(task.encoding.tokenizer), task.encoding.head
     writer = ShardWriter(task.out, task.name, head, "tokenizers")
-    for number, (messages, row) in enumerate(read_conversations(task.file)):
+    numbered = ((file, *found) for file in task.files for found in enumerate(read_conversations(file)))
+    for file, number, (messages, row) in numbered:
         try:
             rendered = chat.train_on(messages, row.get("tools"))
         except InputError as error:
-            raise InputError(f"{task.file.path}, conversation {number}: {error}") from error
+            raise InputError(f"{file.path}, conversation {number}: {error}") from error
         writer.notes.update(rendered.notes)
         data = rendered.text.encode(errors="replace")
         domain = row.get("domain") or DOMAIN

@@ -56,14 +56,12 @@ def train_tokenizer(
     out: Out, documents: Artifact, vocab: int = 8192, sample_bytes: int = 16_000_000, alpha: float = 0.3
 ) -> Tokenizer:
     """Train a byte-level BPE of `vocab` ids on `sample_bytes` of text, each domain's share ~ bytes**alpha."""
-    from lmlab.tokens.tokenizer import END_OF_TEXT, Loaded, end_of_text_id, save_tokenizer
+    from lmlab.tokens.tokenizer import TRAINED, Loaded, end_of_text_id, save_tokenizer
     from lmlab.tokens.train import balanced_sample, train_bpe
 
     out.status(f"training {vocab:,} ids on about {sample_bytes / 1e6:.0f} MB")
     trained = train_bpe(balanced_sample(documents.path, sample_bytes, alpha), vocab)
-    save_tokenizer(
-        Loaded(trained, dict.fromkeys(("bos_token", "eos_token", "pad_token"), END_OF_TEXT)), out.path
-    )
+    save_tokenizer(Loaded(trained, TRAINED), out.path)
     return Tokenizer(vocab=trained.get_vocab_size(), eos_id=end_of_text_id(trained))
 
 
@@ -111,7 +109,7 @@ def tokenize_chat(
     from lmlab.tokens.documents import document_files
     from lmlab.tokens.write import encoding_with, write_store
 
-    encoding = encoding_with(tokenizer.path, tokenizer.address, tokenizer.eos_id)
+    encoding = encoding_with(tokenizer.path, tokenizer.address, tokenizer.eos_id, "tokenizers")
     files = document_files(conversations.path)
     with open_runner(workers) as runner:
         return store_of(write_store(out.path, files, encoding, runner, out.status, write_chat_shards))

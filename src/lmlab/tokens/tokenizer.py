@@ -17,11 +17,13 @@ END_OF_TEXT = "<|endoftext|>"
 ENDS = (END_OF_TEXT, "<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "<eos>")
 """How known tokenizers call the end of a document, which is not the end of a chat's turn."""
 CONFIGS = ("tokenizer_config.json", "generation_config.json")
-PLAIN_CONFIG = {
+PLAIN = {
     "tokenizer_class": "PreTrainedTokenizerFast",
     "add_prefix_space": False,
     "clean_up_tokenization_spaces": False,
 }
+TRAINED = dict.fromkeys(("bos_token", "eos_token", "pad_token"), END_OF_TEXT)
+"""The config of a tokenizer that `train_bpe` made, beside what is in all of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +89,7 @@ def load_all(place: Path, pattern: str | None = None) -> Loaded:
 def save_tokenizer(loaded: Loaded, folder: Path) -> None:
     """Write `tokenizer.json` and the configs that `transformers` reads."""
     (folder / "tokenizer.json").write_text(loaded.tokenizer.to_str(pretty=True))
-    write_json(folder / "tokenizer_config.json", PLAIN_CONFIG | loaded.config)
+    write_json(folder / "tokenizer_config.json", PLAIN | loaded.config)
     if loaded.generation:
         write_json(folder / "generation_config.json", loaded.generation)
 

@@ -24,6 +24,7 @@ from lmlab.tokens.store import Ledger, Shard, verify
 from lmlab.tokens.tokenizer import end_of_text_id, load_tokenizer, vocab_size
 from lmlab.tokens.writing import Head, ShardWriter, write_ledger
 
+GROUP_BYTES = 16 << 20
 Say = Callable[[str, int, int], None]
 
 
@@ -41,21 +42,23 @@ class Encoding:
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One file to encode into shards."""
+    """What is encoded into one shard: a part of a corpus, or some of a person's own files."""
 
-    file: DocumentFile
+    files: tuple[DocumentFile, ...]
     encoding: Encoding
     out: Path
     name: str
 
 
-def encoding_with(tokenizer: Path, address: str, eos_id: int | None = None) -> Encoding:
-    """Load a tokenizer, try which encoder is equal to it, and note both."""
+def encoding_with(
+    tokenizer: Path, address: str, eos_id: int | None = None, encoder: str | None = None
+) -> Encoding:
+    """Load a tokenizer, find which encoder is equal to it unless one is named, and note both."""
     loaded = load_tokenizer(tokenizer)
-    encoder = encoder_of(loaded)
+    chosen = encoder_of(loaded, encoder)
     sha256 = hashlib.sha256(loaded.to_str().encode()).hexdigest()
     eos_id = end_of_text_id(loaded) if eos_id is None else eos_id
-    return Encoding(tokenizer, Head(vocab_size(loaded), eos_id, address, sha256), encoder.name, encoder.why)
+    return Encoding(tokenizer, Head(vocab_size(loaded), eos_id, address, sha256), chosen.name, chosen.why)
 
 
 def write_store(
@@ -68,10 +71,11 @@ def write_store(
 ) -> Ledger:
     """Encode files into a store: of documents, unless `write` knows others. Equal input gives equal bytes."""
     text = f"encoding with {encoding.encoder}" + (f" ({encoding.why})" if encoding.why else "")
-    say(text, 0, len(files))
+    say(text, 0, 1)
+    groups = list(_groups(files))
     tasks = [
-        ShardTask(file, encoding, out, f"shard-{index:05d}-of-{len(files):05d}")
-        for index, file in enumerate(files)
+        ShardTask(group, encoding, out, f"shard-{index:05d}-of-{len(groups):05d}")
+        for index, group in enumerate(groups)
     ]
     shards = runner.run(
         write or write_documents,
@@ -83,6 +87,20 @@ def write_store(
     return write_ledger(out, encoding.head, [shard for some in shards for shard in some])
 
 
+def _groups(files: Sequence[DocumentFile]) -> Iterator[tuple[DocumentFile, ...]]:
+    """A part of a corpus alone, so that shards stand beside parts; small files of other folders together."""
+    group: list[DocumentFile] = []
+    size = 0
+    for file in files:
+        group.append(file)
+        size += file.path.size() if file.domain else GROUP_BYTES
+        if size >= GROUP_BYTES:
+            yield tuple(group)
+            group, size = [], 0
+    if group:
+        yield tuple(group)
+
+
 def write_documents(task: ShardTask) -> list[Shard]:
     """Encode one file of documents."""
     return resumed(task, _encode_file)
@@ -90,8 +108,8 @@ def write_documents(task: ShardTask) -> list[Shard]:
 
 def resumed(task: ShardTask, write: Callable[[ShardTask], list[Shard]]) -> list[Shard]:
     """A task's shards: those that a dead attempt finished, if they are whole, else what `write` makes."""
-    stat = task.file.path.stat()
-    made_of = xxhash.xxh3_64_hexdigest(repr((task.file, stat.size_bytes, stat.etag, task.encoding)).encode())
+    stats = [(file, stat.size_bytes, stat.etag) for file in task.files for stat in [file.path.stat()]]
+    made_of = xxhash.xxh3_64_hexdigest(repr((stats, task.encoding)).encode())
     note = task.out / ".work" / f"{task.name}.{made_of}.json"
     if data := note.read_if_present():
         shards = msgspec.json.decode(data, type=list[Shard])
@@ -120,7 +138,7 @@ def _encode_file(task: ShardTask) -> list[Shard]:
     parts = []
 
     def texts() -> Iterator[bytes]:
-        for document in read_file(task.file):
+        for document in (document for file in task.files for document in read_file(file)):
             waiting.append((document.domain, document.id, len(document.data)))
             yield document.data
 
