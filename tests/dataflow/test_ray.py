@@ -147,6 +147,62 @@ def test_module_that_no_node_has_installed_travels(ray_cluster, tmp_path):
     assert done.stdout == "[2, 4]\n", done.stderr
 
 
+EXPERIMENT = """
+import os
+from pathlib import Path
+from lmlab import Artifact, Out, experiment, step
+from lmlab.dataflow import Dataset, open_runner
+
+
+def parent(_task: int) -> str:
+    return Path(f"/proc/{os.getppid()}/cmdline").read_text().split(chr(0))[0]
+
+
+def even(row: dict) -> dict:
+    return {"key": row["n"] % 2, "n": row["n"]}
+
+
+def total(key: int, rows) -> dict:
+    return {"key": key, "sum": sum(row["n"] for row in rows)}
+
+
+@step
+def look(out: Out) -> Artifact:
+    with open_runner(2) as runner:
+        parents = set(runner.run(parent, range(4), name="look"))
+    numbers = Dataset.from_list([{"n": n} for n in range(10)], shards=3).map(even)
+    sums = numbers.group_by("key", total, shards=2).write_jsonl(out.path / "{shard}.jsonl").run()
+    (out.path / "parents").write_text(" ".join(sorted(parents)))
+    return Artifact()
+
+
+def build():
+    return look("places/seen")
+
+
+experiment(build, version="dev")
+"""
+
+
+def test_lmlab_run_takes_the_tasks_of_steps_to_the_cluster(ray_cluster, tmp_path):
+    file = tmp_path / "where_tasks_run.py"
+    file.write_text(EXPERIMENT)
+    root = tmp_path / "root"
+    command = [sys.executable, "-m", "lmlab.cli.main", "run", str(file), "--root", str(root)]
+    done = subprocess.run(
+        [*command, "--on", ray_cluster.client_address],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (seen,) = root.rglob("parents")
+    assert [Path(word).name for word in seen.read_text().split()] == ["raylet"]
+    rows = sorted(line for name in "01" for line in (seen.parent / f"{name}.jsonl").read_text().split())
+    assert rows == ['{"key":0,"sum":20}', '{"key":1,"sum":25}']
+
+
 def test_what_no_node_can_give_is_said_instead_of_waited_for(ray_cluster):
     with (
         open_runner(2, on=ray_cluster.client_address, limits=Limits(no_workers_s=4)) as runner,

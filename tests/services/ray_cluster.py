@@ -17,8 +17,7 @@ from lmlab.core.process import guarded, kill_group, start
 
 START_S = 90
 """How long a node may take on a busy machine."""
-_RAY = Path(sys.executable).parent / "ray"
-_COMMON = ("--num-cpus=2", "--object-store-memory=100000000", "--min-worker-port=0", "--max-worker-port=0")
+_COMMON = ("--block", "--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0")
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_raylet_start_wait_time_s": str(START_S),
@@ -40,6 +39,13 @@ class Cluster:
     """Short: sockets lie below it, whose names have room for about 100 characters."""
     port: int = field(default_factory=_free_port)
     client_port: int = field(default_factory=_free_port)
+    cores: int = 2
+    """Of each node."""
+    store_bytes: int = 100_000_000
+    """For the objects of each node."""
+    interpreter: Path = Path(sys.executable)
+    has_clients: bool = True
+    """Whether drivers that are on no node can join; they need the extra `client` of Ray."""
     nodes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -53,10 +59,11 @@ class Cluster:
         return f"ray://127.0.0.1:{self.client_port}"
 
     def start_head(self) -> None:
-        head = ("--head", f"--port={self.port}", f"--ray-client-server-port={self.client_port}")
-        self.start_node(*head, "--include-dashboard=false", f"--temp-dir={self.folder / 'ray'}")
+        client = (f"--ray-client-server-port={self.client_port}",) if self.has_clients else ()
+        head = ("--head", f"--port={self.port}", "--include-dashboard=false", *client)
+        self.start_node(*head, f"--temp-dir={self.folder / 'ray'}")
         deadline = time.monotonic() + START_S
-        while not _listens(self.client_port):
+        while self.has_clients and not _listens(self.client_port):
             assert time.monotonic() < deadline, f"no client server: {self._log(0)}"
             time.sleep(0.1)
 
@@ -64,8 +71,9 @@ class Cluster:
         """Start a node and wait until it has joined."""
         which = arguments or (f"--address={self.address}",)
         with (self.folder / f"node-{len(self.nodes)}.log").open("wb") as log:
+            size = (f"--num-cpus={self.cores}", f"--object-store-memory={self.store_bytes}")
             node = start(
-                guarded([_RAY, "start", "--block", "--disable-usage-stats", *which, *_COMMON]),
+                guarded([self.interpreter.parent / "ray", "start", *which, *size, *_COMMON]),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **_ENVIRONMENT},

@@ -75,10 +75,10 @@ class Counters(Mapping[str, float]):
     def of(self, stage: str | None) -> dict[str, float]:
         """The counters of one stage, sorted by name; None = of all."""
         joined: Tally = {}
-        # Lists, since another thread may look while tasks end.
+        # Copies, since another thread may look while tasks end.
         running = [(of, tally) for (of, _), tally in list(self._running.items())]
         for tally in [tally for of, tally in [*self._ended.items(), *running] if stage in (None, of)]:
-            for name, entry in tally.items():
+            for name, entry in list(tally.items()):
                 _join(joined, name, entry)
         return {
             name: total / n if how == "avg" else total for name, (how, total, n) in sorted(joined.items())

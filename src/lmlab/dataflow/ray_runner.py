@@ -12,14 +12,12 @@ import pathlib
 import signal
 import sys
 import sysconfig
-import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from lmlab.core import environ
 from lmlab.core.errors import ConfigError, HostError
@@ -27,7 +25,8 @@ from lmlab.core.process import is_alive, start_ticks
 from lmlab.core.units import format_bytes
 from lmlab.dataflow.failures import WorkersLost
 from lmlab.dataflow.runner import Call, Limits, Runner
-from lmlab.dataflow.worker import BEAT_S, Death, Desk, Pulse, Reply
+from lmlab.dataflow.worker import BEAT_S, Death, Desk, Message, Pulse, Reply
+from lmlab.storage import Path
 from lmlab.storage.lab import lab
 
 _SHIPPED = ("LMLAB_", "AWS_", "GOOGLE_", "GCE_METADATA_HOST", "HF_", *environ.ONE_THREAD)
@@ -35,13 +34,8 @@ _OPEN: list[str] = []
 """The cluster, once for each runner of this process: it has one connection."""
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A process on the cluster, and how it can be told from a later one of the same number."""
-
-    node: str
-    pid: int
-    started: int | None
+_Place = tuple[str, int, int | None]
+"""A node, a process there, and when that started: its number may be another's later."""
 
 
 @dataclass
@@ -63,42 +57,30 @@ class RayRunner(Runner):
         super().__init__(workers, limits)
         self._ray = _connect(on)
         self._mailbox = self._ray.remote(num_cpus=0, max_restarts=-1)(_Mailbox).remote()
-        self._serve = self._ray.remote(max_retries=0)(serve)
         self._flights: dict[Any, _Flight] = {}
         self._numbers = itertools.count()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _OPEN.pop()
-        if not _OPEN:
-            self._ray.shutdown()
-
     def _open(self, call: Call) -> None:
-        self._call = call
+        self._call, wanted = call, call.resources
+        cores = [int(each.get("CPU", 0)) for each in self._nodes()]
+        self._threads = max(1, min(call.threads, max(cores, default=1) // wanted.cpu))
+        asked = {"num_cpus": wanted.cpu, "num_gpus": wanted.gpus, "memory": wanted.memory_bytes or 0}
+        self._asked = {name: each * self._threads for name, each in asked.items() if each}
+        mine = environ.child_environment()
+        variables = {name: mine[name] for name in mine if name.startswith(_SHIPPED) and name != "LMLAB_ON"}
+        self._try = self._ray.remote(max_retries=0, runtime_env={"env_vars": variables}, **self._asked)(serve)
         config = lab().file
-        self._setup = Setup(self._mailbox, self.limits.memory_bytes, config.read_text() if config else None)
-        wanted = call.resources
-        self._threads = max(1, min(call.threads, max(self._cores(), default=1) // wanted.cpu))
-        self._options: dict[str, Any] = {
-            "num_cpus": wanted.cpu * self._threads,
-            "num_gpus": wanted.gpus * self._threads,
-            "memory": (wanted.memory_bytes or 0) * self._threads or None,
-            "runtime_env": {"env_vars": _environment()},
-        }
+        self._setup = (self._mailbox, self.limits.memory_bytes, config.read_text() if config else None)
         self._heard_s = self._read_s = time.monotonic()
-        self._most = self._room()
+        self._measure()
 
-    def _cores(self) -> list[int]:
-        return [int(node["Resources"].get("CPU", 0)) for node in self._ray.nodes() if node["Alive"]]
+    def _nodes(self) -> list[dict[str, float]]:
+        return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
 
-    def _room(self) -> int:
-        """Flights at once: those that can run and as many behind them, so that no worker idles and a growing
-        cluster finds work."""
-        return max(2 * sum(self._cores()), self.count) // self._options["num_cpus"] + 1
+    def _measure(self) -> None:
+        # Behind those that can run wait as many, so that no worker idles and a growing cluster finds work.
+        cores = sum(int(each.get("CPU", 0)) for each in self._nodes())
+        self._most = max(2 * cores, self.count) // self._asked["num_cpus"] + 1
 
     def _hand_out(self, waiting: deque[int], suspects: set[int]) -> None:
         while waiting and len(self._flights) < self._most:
@@ -107,8 +89,7 @@ class RayRunner(Runner):
                 indices.append(waiting.popleft())
             flight = _Flight(next(self._numbers), tuple(indices))
             messages = [self._call.message(index) for index in indices]
-            submitted = self._serve.options(**self._options).remote(self._setup, flight.number, messages)
-            self._flights[submitted] = flight
+            self._flights[self._try.remote(self._setup, flight.number, messages)] = flight
 
     def _collect(self) -> Iterator[Reply | Pulse | Death]:
         ready, _ = self._ray.wait(list(self._flights), timeout=BEAT_S)
@@ -140,7 +121,7 @@ class RayRunner(Runner):
         """The pulses since the last time; who has sent some before and none now may be wedged."""
         passed_s = min(time.monotonic() - self._read_s, 2 * BEAT_S)
         self._read_s = time.monotonic()
-        self._most = self._room()
+        self._measure()
         try:
             letters: dict[int, tuple[_Place, Pulse]] = self._ray.get(self._mailbox.take.remote(), timeout=5)
         except self._ray.exceptions.RayError:
@@ -161,22 +142,15 @@ class RayRunner(Runner):
         """Ray's own way to end a task asks the worker, which a stopped one does not hear."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        there = NodeAffinitySchedulingStrategy(place.node, soft=False)
+        there = NodeAffinitySchedulingStrategy(place[0], soft=False)
         self._ray.remote(num_cpus=0, max_retries=0)(kill).options(scheduling_strategy=there).remote(place)
 
     def _no_workers(self) -> str:
-        wanted = {name: value for name, value in self._options.items() if name.startswith("num") and value}
-        if self._options["memory"]:
-            wanted["memory"] = format_bytes(self._options["memory"])
-        there = [
-            f"{node['Resources'].get('CPU', 0):g} cores, {format_bytes(node['Resources'].get('memory', 0))}"
-            for node in self._ray.nodes()
-            if node["Alive"]
-        ]
+        asked = ", ".join(f"{name}={value}" for name, value in self._asked.items())
+        have = [f"{n.get('CPU', 0):g} cores, {format_bytes(n.get('memory', 0))}" for n in self._nodes()]
         return (
             f"No worker of the cluster took a task for {self.limits.no_workers_s:.0f} s: one asks for "
-            f"{', '.join(f'{name}={value}' for name, value in wanted.items())}, and the nodes are "
-            f"{'; '.join(there) or 'gone'}. Add nodes, or ask for less."
+            f"{asked}, and the nodes are {'; '.join(have) or 'gone'}. Add nodes, or ask for less."
         )
 
     def _drop(self) -> None:
@@ -184,12 +158,17 @@ class RayRunner(Runner):
             self._ray.cancel(reference, force=True)
         self._flights = {}
 
+    def _close(self) -> None:
+        _OPEN.pop()
+        if not _OPEN:
+            self._ray.shutdown()
+
 
 # -- what runs on the cluster ----------------------------------------------------------------------------
 
 
 class _Mailbox:
-    """The last pulse of each flight since somebody looked."""
+    """The last pulse of each flight since somebody looked, and where it came from."""
 
     def __init__(self) -> None:
         self._letters: dict[int, tuple[_Place, Pulse]] = {}
@@ -202,47 +181,34 @@ class _Mailbox:
         return taken
 
 
-@dataclass(frozen=True)
-class Setup:
-    """What a worker has to know beside its tasks."""
-
-    mailbox: Any
-    memory_bytes: int | None
-    config: str | None
-    """The text of the lab's file, which may not lie on that machine."""
-
-    def enter(self) -> None:
-        """Put this process in the place of a local worker."""
-        environ.put("NUMBA_CACHE_DIR", str(environ.cache_dir() / "numba"))
-        if self.config is not None:
-            name = f"lmlab-{os.getuid()}-{hashlib.sha256(self.config.encode()).hexdigest()[:16]}.toml"
-            file = pathlib.Path(tempfile.gettempdir()) / name
-            file.write_text(self.config)
-            environ.put("LMLAB_CONFIG", str(file))
-
-
-def serve(setup: Setup, flight: int, messages: list[tuple[int, bytes, bytes]]) -> list[Reply]:
-    """One flight, on a worker of the cluster."""
+def serve(setup: tuple[Any, int | None, str | None], flight: int, messages: list[Message]) -> list[Reply]:
+    """One flight, on a worker of the cluster; `setup`: mailbox, memory limit, text of the lab's file."""
     import ray
 
-    setup.enter()
-    here = _Place(ray.get_runtime_context().get_node_id(), os.getpid(), start_ticks(os.getpid()))
+    mailbox, memory_bytes, config = setup
+    here = (ray.get_runtime_context().get_node_id(), os.getpid(), start_ticks(os.getpid()))
+    environ.put("NUMBA_CACHE_DIR", str(environ.cache_dir() / "numba"))
+    if config is not None:  # the file itself may not lie on this machine
+        file = Path(environ.cache_dir()) / "labs" / f"{hashlib.sha256(config.encode()).hexdigest()[:16]}.toml"
+        file.write_text(config)
+        environ.put("LMLAB_CONFIG", str(file))
 
     def tell(pulse: Pulse) -> None:
-        sent = setup.mailbox.put.remote(flight, here, pulse)
+        sent = mailbox.put.remote(flight, here, pulse)
         # The first and the last word must arrive: from the first on, silence counts.
         if pulse.last_words or not pulse.tallies:
             ray.wait([sent], timeout=10)
 
     tell(Pulse(0, {}))
-    with Desk(tell, setup.memory_bytes) as desk, ThreadPoolExecutor(len(messages)) as threads:
+    with Desk(tell, memory_bytes) as desk, ThreadPoolExecutor(len(messages)) as threads:
         return list(threads.map(lambda message: desk.work(*message), messages))
 
 
 def kill(place: _Place) -> None:
     """End a process of this node, if it is still the same."""
-    if place.started is not None and is_alive(place.pid, place.started):
-        os.kill(place.pid, signal.SIGKILL)
+    _, pid, started = place
+    if started is not None and is_alive(pid, started):
+        os.kill(pid, signal.SIGKILL)
 
 
 # -- reaching the cluster ----------------------------------------------------------------------------------
@@ -269,12 +235,6 @@ def _connect(on: str) -> Any:
         ) from error
     _OPEN.append(address)
     return ray
-
-
-def _environment() -> dict[str, str]:
-    """Variables that tasks need: ours, and the credentials of stores."""
-    mine = environ.child_environment()
-    return {name: value for name, value in mine.items() if name.startswith(_SHIPPED) and name != "LMLAB_ON"}
 
 
 def _own_modules() -> list[str]:

@@ -12,7 +12,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from lmlab.core import environ
@@ -21,7 +20,7 @@ from lmlab.core.resources import Resources
 from lmlab.core.units import format_bytes, format_seconds
 from lmlab.dataflow.counters import Counters
 from lmlab.dataflow.failures import TaskFailed, WorkersLost
-from lmlab.dataflow.worker import Death, Pulse, Reply
+from lmlab.dataflow.worker import Death, Message, Pulse, Reply
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")
@@ -59,7 +58,7 @@ class Stage:
     """Tries that raised."""
     deaths: int = 0
     cpu_s: float = 0.0
-    """CPU of the workers, their start included; what a worker spent before it died is not known."""
+    """Of the workers, their start included; what one spent before it died is not known."""
     rss_bytes: int = 0
     """The largest own memory of a worker that was seen."""
 
@@ -76,7 +75,7 @@ class Call:
     threads: int
     """Tasks that one worker runs at once."""
 
-    def message(self, index: int) -> tuple[int, bytes, bytes]:
+    def message(self, index: int) -> Message:
         """One task as it is sent."""
         return index, self.function, pickle.dumps(self.tasks[index], pickle.HIGHEST_PROTOCOL)
 
@@ -103,9 +102,7 @@ def open_runner(workers: int = 2, *, on: str | None = None, limits: Limits = LIM
 
 def check_place(on: str) -> str:
     """`on`, if tasks may run there as far as can be told without asking the cluster."""
-    if on == "local":
-        return on
-    if not re.fullmatch(r"ray(://[^/:]+:\d+)?", on):
+    if not re.fullmatch(r"local|ray(://[^/:]+:\d+)?", on):
         raise ConfigError(f"--on {on} names no place for tasks. Give local, ray or ray://HOST:PORT.")
     # Ray itself would look for any cluster on this machine, which may be somebody else's.
     if on == "ray" and environ.get("RAY_ADDRESS") in (None, "auto", "local"):
@@ -113,7 +110,7 @@ def check_place(on: str) -> str:
             "--on ray needs RAY_ADDRESS to name a cluster. Start one with `ray start --head` and set "
             "RAY_ADDRESS=HOST:6379, or give --on ray://HOST:10001."
         )
-    if find_spec("ray") is None:
+    if on != "local" and find_spec("ray") is None:
         raise ConfigError(f"--on {on} needs Ray, which is not installed. Run `pip install 'lmlab[ray]'`.")
     return on
 
@@ -124,11 +121,15 @@ class Runner(ABC):
     def __init__(self, count: int, limits: Limits) -> None:
         if count < 1:
             raise ConfigError(f"workers={count}, so nothing would run. Give at least 1.")
-        self.count = count
-        """Cores: so many tasks of one core run at once."""
-        self.limits = limits
+        self.count, self.limits = count, limits
         self.stages: dict[str, Stage] = {}
         self.counters = Counters()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
 
     @property
     def cpu_s(self) -> dict[str, float]:
@@ -157,51 +158,38 @@ class Runner(ABC):
         at once, `TaskFailed` after `limits.task_failures` other errors of one task, and `WorkersLost` after
         `limits.worker_deaths` deaths under one task or `total_deaths` in all; they name the task.
         """
-        stage = self.stages.setdefault(name, Stage())
-        stage.total += len(tasks)
-        run = _Run(name, stage, self, len(tasks), progress)
+        book = _Book(name, len(tasks), self, progress)
         self._open(Call(_sendable(function), tasks, resources or Resources(), threads))
         try:
-            while len(run.done) < len(tasks):
-                self._hand_out(run.waiting, run.suspects)
+            while len(book.done) < len(tasks):
+                self._hand_out(book.waiting, book.suspects)
                 for event in self._collect():
-                    run.note(event)
+                    book.note(event)
         finally:
             # After a failure the others' work is of no use, and a worker in the middle of it can't take more.
             self._drop()
             self.counters.forget(name)
-        return run.results
+        return book.results
 
     def status(self, *, detail: bool = False) -> str:
         """A Markdown table of the stages; with `detail` all their counters too."""
-        lines = ["| stage | tasks | records | bytes | cpu | memory | failures | deaths |"]
-        lines.append("|---|---:|---:|---:|---:|---:|---:|---:|")
+        lines = [
+            "| stage | tasks | records | bytes | cpu | memory | failures | deaths |",
+            "|---" + "|---:" * 7 + "|",
+        ]
+        told = []
         for name, stage in self.stages.items():
             counters = self.counters.of(name)
-            records, size_bytes = counters.get("records_out"), counters.get("bytes_out")
-            cells = [
-                name,
-                f"{stage.done}/{stage.total}",
-                "" if records is None else f"{records:,.0f}",
-                "" if size_bytes is None else format_bytes(size_bytes),
-                format_seconds(stage.cpu_s),
-                format_bytes(stage.rss_bytes) if stage.rss_bytes else "",
-                str(stage.failures or ""),
-                str(stage.deaths or ""),
-            ]
+            cells = [name, f"{stage.done}/{stage.total}"]
+            cells += [f"{counters['records_out']:,.0f}" if "records_out" in counters else ""]
+            cells += [format_bytes(counters["bytes_out"]) if "bytes_out" in counters else ""]
+            cells += [format_seconds(stage.cpu_s), format_bytes(stage.rss_bytes)]
+            cells += [str(stage.failures or ""), str(stage.deaths or "")]
             lines.append(f"| {' | '.join(cells)} |")
-        for name in self.stages if detail else ():
-            told = [f"{key} {value:,.6g}" for key, value in self.counters.of(name).items()]
-            lines += ["", f"- {name}: {', '.join(told)}"] if told else []
-        return "\n".join(lines)
-
-    @abstractmethod
-    def __enter__(self) -> Self: ...
-
-    @abstractmethod
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+            told += [f"- {name}: " + ", ".join(f"{key} {n:,.6g}" for key, n in counters.items())] * bool(
+                counters
+            )
+        return "\n".join([*lines, "", *told] if detail else lines)
 
     @abstractmethod
     def _open(self, call: Call) -> None:
@@ -219,72 +207,69 @@ class Runner(ABC):
     def _drop(self) -> None:
         """Let go of all tasks that were handed out and have no reply."""
 
+    @abstractmethod
+    def _close(self) -> None: ...
 
-class _Run:
-    """The book of one `run`: results by task, failures and deaths counted apart."""
 
-    def __init__(
-        self, name: str, stage: Stage, runner: Runner, total: int, progress: Progress | None
-    ) -> None:
-        self.name, self.stage, self.runner, self.progress = name, stage, runner, progress
+class _Book:
+    """Of one `run`: results by task, failures and deaths counted apart."""
+
+    def __init__(self, name: str, total: int, runner: Runner, progress: Progress | None) -> None:
+        self.name, self.runner, self.progress = name, runner, progress
+        self.stage = runner.stages.setdefault(name, Stage())
+        self.stage.total += total
         self.results: list[Any] = [None] * total
-        self.waiting = deque(range(total))
-        self.suspects: set[int] = set()
+        self.waiting, self.done = deque(range(total)), set[int]()
+        self.suspects = set[int]()
         """Tasks under which a worker died: tried again alone, so that the guilty one is found."""
-        self.done: set[int] = set()
-        self._failures: Counter[int] = Counter()
-        self._deaths: Counter[int] = Counter()
+        self._failures, self._deaths = Counter[int](), Counter[int]()
 
     def note(self, event: Reply | Pulse | Death) -> None:
-        match event:
-            case Reply():
-                self._take(event)
-            case Death():
-                self._bury(event)
-            case Pulse():
-                self.stage.rss_bytes = max(self.stage.rss_bytes, event.rss_bytes)
-                for index, tally in event.tallies.items():
-                    if index not in self.done:  # a pulse may be overtaken by the reply
-                        self.runner.counters.note(self.name, index, tally)
+        if isinstance(event, Death):
+            return self._bury(event)
+        self.stage.rss_bytes = max(self.stage.rss_bytes, event.rss_bytes)
+        if isinstance(event, Reply):
+            return self._take(event)
+        for index in event.tallies.keys() - self.done:  # a pulse may be overtaken by the reply
+            self.runner.counters.note(self.name, index, event.tallies[index])
+        return None
 
     def _take(self, reply: Reply) -> None:
-        self.stage.cpu_s += reply.cpu_s
-        self.stage.rss_bytes = max(self.stage.rss_bytes, reply.rss_bytes)
-        answer = reply.opened()
+        index, answer = reply.index, reply.opened()
         is_good = answer.final is None and answer.failure is None
-        self.runner.counters.settle(self.name, reply.index, reply.tally if is_good else None)
+        self.stage.cpu_s += reply.cpu_s
+        self.runner.counters.settle(self.name, index, reply.tally if is_good else None)
         if is_good:
-            self.results[reply.index] = answer.result
-            self.done.add(reply.index)
+            self.results[index] = answer.result
+            self.done.add(index)
             self.stage.done += 1
             if self.progress is not None:
                 self.progress(len(self.done), len(self.results))
             return
         self.stage.failures += 1
+        self._failures[index] += 1
         if answer.final is not None:
             raise answer.final
-        self._failures[reply.index] += 1
-        if self._failures[reply.index] >= self.runner.limits.task_failures:
+        if self._failures[index] >= self.runner.limits.task_failures:
             raise TaskFailed(
-                f"{self._label(reply.index)} failed {self._failures[reply.index]} times, the last time at "
+                f"{self._label(index)} failed {self._failures[index]} times, the last time at "
                 f"{answer.failure}. Mend the record or the function; the log has the traceback."
             )
-        self.waiting.appendleft(reply.index)
+        self.waiting.appendleft(index)
 
     def _bury(self, death: Death) -> None:
-        limits = self.runner.limits
         self.stage.deaths += 1
         for index in death.indices:
             self.runner.counters.settle(self.name, index, None)
             self._deaths[index] += 1
-            if self._deaths[index] >= limits.worker_deaths:
+            if self._deaths[index] >= self.runner.limits.worker_deaths:
                 raise WorkersLost(
                     f"{self._label(index)} lost its worker {self._deaths[index]} times "
                     f"(last: {death.reason}). Give it more memory, or run with workers=1 to see it crash."
                 )
             self.suspects.add(index)
             self.waiting.appendleft(index)
-        if self.runner.deaths >= limits.total_deaths:
+        if self.runner.deaths >= self.runner.limits.total_deaths:
             raise WorkersLost(
                 f"{self.name}: {self.runner.deaths} workers died in all (last: {death.reason}), whatever "
                 "they did. Look at the machines and their memory."

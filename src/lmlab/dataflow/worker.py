@@ -1,8 +1,8 @@
 """The far side of a runner: what a process does with the tasks it is given, and how it tells of them.
 
-A task comes as (number, pickled function, pickled task) and becomes a `Reply`; meanwhile a thread of the
-process sends a `Pulse` a second. Results and errors travel pickled inside the reply, so that one which can't
-be read on the other side costs its task and not the connection.
+A task comes as a `Message` and becomes a `Reply`; meanwhile a thread of the process sends a `Pulse` a second.
+Results and errors travel pickled inside the reply, so that one which can't be read on the other side costs
+its task and not the connection.
 """
 
 import os
@@ -12,10 +12,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from lmlab.core.errors import LmlabError, StepFailed
@@ -25,21 +24,21 @@ from lmlab.dataflow.failures import RecordFailed, TaskFailed
 
 BEAT_S = 1.0
 _LOOK_S = 0.1
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _SPENDING = threading.Lock()
 _spent_s = 0.0
+Message = tuple[int, bytes, bytes]
+"""Number of the task, and pickled its function and itself."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of one try of a task."""
+    """What became of one try."""
 
     result: Any = None
-    """What the function returned; None if it failed."""
     final: LmlabError | None = None
     """An error that trying again can't mend."""
     failure: str | None = None
-    """One line for an error that another try may mend."""
+    """A line for one that it may."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +50,11 @@ class Reply:
     """A pickled Answer."""
     tally: Tally
     cpu_s: float
-    """CPU seconds of this worker since its last reply; the first one holds its imports."""
+    """Of this worker since its last reply; the first one holds its imports."""
     rss_bytes: int
 
     def opened(self) -> Answer:
-        """The answer; a failure of its own if this process can't read it."""
+        """The answer; an error of its own if this process can't read it."""
         try:
             return pickle.loads(self.answer)  # noqa: S301 - from our own worker
         except Exception as error:  # noqa: BLE001 - classes of the task, which may do anything when they load
@@ -75,29 +74,25 @@ class Pulse:
 
 @dataclass(frozen=True)
 class Death:
-    """A worker died, or was killed for its silence."""
+    """A worker died, or was killed for its silence, with the tasks that it held."""
 
     indices: tuple[int, ...]
-    """The tasks that it held."""
     reason: str
 
 
-@dataclass
 class Desk:
     """The tasks that run in this process; as a context, with the thread that tells of them."""
 
-    tell: Callable[[Pulse], None]
-    memory_bytes: int | None = None
-    _tallies: dict[int, Tally] = field(default_factory=dict)
-    _closing: threading.Event = field(default_factory=threading.Event)
+    def __init__(self, tell: Callable[[Pulse], None], memory_bytes: int | None = None) -> None:
+        self._tell, self._memory_bytes = tell, memory_bytes
+        self._tallies: dict[int, Tally] = {}
+        self._closing = threading.Event()
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._beat, daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closing.set()
 
     def work(self, index: int, function: bytes, task: bytes) -> Reply:
@@ -110,17 +105,16 @@ class Desk:
 
     def _beat(self) -> None:
         told_s = 0.0
-        while not self._closing.is_set():
-            now, used = time.monotonic(), own_memory_bytes()
+        while not self._closing.wait(_LOOK_S):
+            used = own_memory_bytes()
             tallies = {index: dict(tally) for index, tally in list(self._tallies.items())}
-            if tallies and self.memory_bytes is not None and used > self.memory_bytes:
-                limit = f"{used >> 20} MiB of memory, over its limit of {self.memory_bytes >> 20} MiB"
-                self.tell(Pulse(used, tallies, limit))
+            if tallies and self._memory_bytes is not None and used > self._memory_bytes:
+                limit = f"{used >> 20} MiB of memory, over its limit of {self._memory_bytes >> 20} MiB"
+                self._tell(Pulse(used, tallies, limit))
                 os._exit(1)
-            if tallies and now - told_s >= BEAT_S:
-                self.tell(Pulse(used, tallies))
-                told_s = now
-            self._closing.wait(_LOOK_S)
+            if tallies and time.monotonic() - told_s >= BEAT_S:
+                self._tell(Pulse(used, tallies))
+                told_s = time.monotonic()
 
 
 def cpu_spent_s() -> float:
@@ -132,12 +126,10 @@ def cpu_spent_s() -> float:
 
 
 def own_memory_bytes() -> int:
-    """Resident memory of this process without what it shares, such as mapped files."""
-    try:
-        fields = Path("/proc/self/statm").read_text().split()
-    except FileNotFoundError:  # not Linux
-        return 0
-    return (int(fields[1]) - int(fields[2])) * _PAGE_BYTES
+    """Resident memory of this process without what it shares, such as mapped files; 0 where nobody tells."""
+    statm = Path("/proc/self/statm")
+    _, resident, shared, *_ = map(int, statm.read_text().split()) if statm.exists() else (0, 0, 0)
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _attempt(function: bytes, task: bytes) -> Answer:
@@ -177,20 +169,19 @@ def _place(error: BaseException) -> str:
 
 def main() -> None:
     """Serve tasks until the owner closes the socket. Arguments: its process id, the number of the socket."""
-    owner_pid, descriptor = int(sys.argv[1]), int(sys.argv[2])
-    die_with_owner(owner_pid)
+    die_with_owner(int(sys.argv[1]))
     speaking = threading.Lock()
-    with Connection(descriptor) as owner:
+    owner = Connection(int(sys.argv[2]))
 
-        def tell(message: Pulse | Reply) -> None:
-            with speaking:
-                owner.send(message)
+    def tell(message: Pulse | Reply) -> None:
+        with speaking:
+            owner.send(message)
 
-        sys.path[:], memory_bytes = owner.recv()
-        with Desk(tell, memory_bytes) as desk:
-            while True:
-                try:
-                    message = owner.recv()
-                except EOFError:
-                    return
-                threading.Thread(target=lambda given=message: tell(desk.work(*given)), daemon=True).start()
+    sys.path[:], memory_bytes = owner.recv()
+    with Desk(tell, memory_bytes) as desk:
+        while True:
+            try:
+                message = owner.recv()
+            except EOFError:
+                return
+            threading.Thread(target=lambda given=message: tell(desk.work(*given)), daemon=True).start()

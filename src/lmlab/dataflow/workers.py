@@ -1,5 +1,6 @@
 """The local runner: a pool of processes, each in its own group, that take one task after another."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -10,8 +11,6 @@ from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from subprocess import Popen
-from types import TracebackType
-from typing import Self
 
 from lmlab.core import environ
 from lmlab.core.errors import ConfigError
@@ -53,16 +52,6 @@ class Workers(Runner):
         self._desk = Desk(tell=lambda _: None)
         self._looked_s = 0.0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for worker in self._workers:
-            _stop(worker)
-        self._workers = []
-
     def _open(self, call: Call) -> None:
         if self.count > 1 and b"\x8c\x08__main__" in call.function:
             raise ConfigError(
@@ -71,7 +60,8 @@ class Workers(Runner):
             )
         at_once = self.count // call.resources.cpu
         if call.resources.memory_bytes is not None:
-            at_once = min(at_once, _memory_bytes() // call.resources.memory_bytes)
+            memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+            at_once = min(at_once, memory_bytes // call.resources.memory_bytes)
         self._call = call
         self._threads = max(1, min(call.threads, at_once))
         self._processes = max(1, at_once // self._threads)
@@ -87,10 +77,9 @@ class Workers(Runner):
             index = waiting.popleft()
             worker.is_closed = index in suspects
             worker.tasks.add(index)
-            try:
+            # If it died while idle, its closed socket is found, and counted, by `_collect`.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 worker.connection.send(self._call.message(index))
-            except (BrokenPipeError, ConnectionResetError):
-                continue  # it died while idle: its closed socket is found, and counted, by `_collect`
 
     def _place(self, is_suspect: bool) -> _Worker | None:
         for worker in self._workers[: self._processes]:
@@ -132,7 +121,8 @@ class Workers(Runner):
         return message
 
     def _bury(self, worker: _Worker) -> Death:
-        _stop(worker)
+        worker.connection.close()
+        kill_group(worker.process, grace_s=0)
         self._workers.remove(worker)
         return Death(tuple(sorted(worker.tasks)), worker.last_words or _ending(worker.process.returncode))
 
@@ -140,6 +130,10 @@ class Workers(Runner):
         for worker in [worker for worker in self._workers if worker.tasks]:
             self._bury(worker)
         self._replies = []
+
+    def _close(self) -> None:
+        while self._workers:
+            self._bury(self._workers[0])
 
 
 def _ending(code: int) -> str:
@@ -149,23 +143,11 @@ def _ending(code: int) -> str:
     return f"{name} (as when memory runs out)" if name == "SIGKILL" else name
 
 
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 def _spawn(memory_bytes: int | None) -> _Worker:
     ours, theirs = Pipe(duplex=True)
     argv = [sys.executable, "-c", _MAIN, str(os.getpid()), str(theirs.fileno())]
     process = start(argv, env=environ.child_environment(), pass_fds=(theirs.fileno(),))
     theirs.close()
-    worker = _Worker(process, ours)
-    try:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # found when it is given a task
         ours.send((sys.path, memory_bytes))
-    except (BrokenPipeError, ConnectionResetError):
-        return worker  # it died at once, which is found when it is given a task
-    return worker
-
-
-def _stop(worker: _Worker) -> None:
-    worker.connection.close()
-    kill_group(worker.process, grace_s=0)
+    return _Worker(process, ours)
