@@ -6,7 +6,7 @@ import pytest
 from sample_archives import prose
 
 from lmlab.core.errors import ConfigError, InputError
-from lmlab.corpus import Fuzzy
+from lmlab.corpus import Fuzzy, near_duplicates
 from lmlab.corpus.fuzzy import band_keys, mark_near_duplicates, sign
 from lmlab.corpus.schema import document_id
 from lmlab.dataflow.runner import open_runner
@@ -168,3 +168,9 @@ def test_signatures_of_other_settings_or_documents_are_refused(documents, tmp_pa
 def test_impossible_parameters_are_refused(wrong, says):
     with pytest.raises(ConfigError, match=says):
         Fuzzy(**wrong)
+
+
+def test_signatures_of_other_names_than_the_documents_are_refused(documents, out):
+    made = documents([("d", "a", prose(1, 50))])
+    with pytest.raises(ConfigError, match=r"signed has b, documents a, so it is unknown whose they are"):
+        near_duplicates.body(out(), {"a": made}, signed={"b": made})

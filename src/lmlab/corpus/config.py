@@ -118,6 +118,10 @@ class Normalization:
     bare: bool = False
     """Drop the other columns instead of keeping them in meta."""
 
+    def __post_init__(self) -> None:
+        if self.part_bytes < 1:
+            raise ConfigError(f"part_bytes={self.part_bytes} holds no text. Choose about 256 MB.")
+
 
 @dataclass(frozen=True)
 class Drop:

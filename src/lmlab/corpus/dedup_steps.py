@@ -110,8 +110,11 @@ def near_duplicates(
             made = {name: work / "signed" / str(i) for i, name in enumerate(corpora)}
             for name, folder in corpora.items():
                 sign(folder, made[name], fuzzy, runner, out.status)
-        else:
-            made = _folders(signed)
+        elif (made := _folders(signed)).keys() != corpora.keys():
+            raise ConfigError(
+                f"signed has {', '.join(made)}, documents {', '.join(corpora)}, so it is unknown whose "
+                "they are. Give both the same names."
+            )
         found = mark_near_duplicates(corpora, made, out.path, fuzzy, runner)
     work.remove_tree()
     return NearDuplicates(
