@@ -163,6 +163,12 @@ def test_retry_after_is_kept_to(endpoint, cache):
     assert time.monotonic() - started >= 1
 
 
+def test_endpoint_that_asks_for_an_hour_is_left_at_once(endpoint, cache):
+    endpoint.replies = [lambda _: Response("busy", 429, {"Retry-After": "3600"})]
+    with pytest.raises(HostError, match="gave no answer in 1 tries"):
+        extract_pages(PAGES[:1], endpoint.extractor(), cache)
+
+
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_refusal_is_never_asked_again(endpoint, cache, status):
     endpoint.replies = [lambda _: JSONResponse({"error": "no\nentry"}, status)] * 9

@@ -135,7 +135,7 @@ def _simple(page: bytes | str, limit: int) -> str:
 async def _ask(http: httpx.AsyncClient, asked: dict[str, Json], extractor: Extractor) -> bytes:
     """The endpoint's reply to a question, however often it must be asked."""
     url = f"{extractor.url.rstrip('/')}/{extractor.endpoint}"
-    said, wait_s = "", 0.0
+    said, wait_s, attempt = "", 0.0, 0
     for attempt in range(extractor.tries):
         await asyncio.sleep(wait_s)
         count("llm requests")
@@ -152,8 +152,10 @@ async def _ask(http: httpx.AsyncClient, asked: dict[str, Json], extractor: Extra
         if reply.status_code < 500 and reply.status_code != 429:
             return reply.content
         wait_s = retry_after_s(reply) or wait_s
+        if wait_s > extractor.total_s:
+            break
     raise HostError(
-        f"{url} gave no answer in {extractor.tries} tries (the last: {said}), so pages are missing. "
+        f"{url} gave no answer in {attempt + 1} tries (the last: {said}), so pages are missing. "
         "See that it runs, and run this again: what it answered is kept."
     )
 

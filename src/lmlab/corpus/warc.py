@@ -104,15 +104,14 @@ def _blocks(file: io.BufferedIOBase, start: int) -> Iterator[_Block]:
 
 def _find(file: io.BufferedIOBase, mark: bytes, start: int) -> int | None:
     """Where the next mark of a record begins, at or after `start`."""
-    file.seek(start)
-    tail = b""
-    while block := file.read(_BLOCK):
-        found = (tail + block).find(mark)
-        if found >= 0:
-            return start - len(tail) + found
-        start += len(block)
-        tail = (tail + block)[1 - len(mark) :]
-    return None
+    while True:
+        file.seek(start)
+        block = file.read(_BLOCK)
+        if (found := block.find(mark)) >= 0:
+            return start + found
+        if len(block) < _BLOCK:
+            return None
+        start += _BLOCK + 1 - len(mark)
 
 
 def _pages(block: _Block) -> Iterator[WebRecord]:
@@ -125,23 +124,41 @@ def _pages(block: _Block) -> Iterator[WebRecord]:
     }
     kind = fields.get("content-type", "").lower()
     is_page = re.match(r"HTTP/\S+ 200\b", status) and kind.startswith(("text/html", "application/xhtml"))
-    reason, has_digest = block.fault, False
-    if block.kind != "response" or not is_page:
-        count(f"warc {block.kind}, no page")
-    else:
+    reason = block.fault
+    if block.kind == "response" and is_page:
         charset = re.search(r"charset\s*=\s*[\"']?([\w.:-]+)", kind)
         try:
-            plain = _dechunked(body) if "chunked" in fields.get("transfer-encoding", "").lower() else body
-            html = plain
-            for encoding in reversed(fields.get("content-encoding", "").lower().split(",")):
-                html = _inflated(html, encoding.strip())
-            has_digest = _check_digest(block, (body, plain, html))
-            if has_digest or not block.fault:
+            html, is_sure = _payload(block, body, fields)
+            if is_sure or not block.fault:
                 yield replace(page, charset=charset and charset[1], html=html)
         except (ValueError, OSError, zlib.error) as error:
             reason = reason or str(error)
+    else:
+        count(f"warc {block.kind}, no page")
     if reason:
         yield replace(page, reason=reason)
+
+
+def _payload(block: _Block, body: bytes, fields: dict[str, str]) -> tuple[bytes, bool]:
+    """The decoded page, and whether a digest says that it is whole; ValueError if one says that it is not."""
+    plain = _dechunked(body) if "chunked" in fields.get("transfer-encoding", "").lower() else body
+    html = plain
+    for encoding in reversed(fields.get("content-encoding", "").lower().split(",")):
+        html = _inflated(html, encoding.strip())
+    # Crawlers differ in what they call the payload.
+    for name, candidates in (
+        ("warc-block-digest", [block.content]),
+        ("warc-payload-digest", [body, plain, html]),
+    ):
+        algorithm, _, told = block.headers.get(name, "").lower().partition(":")
+        if algorithm in ("sha1", "sha256", "md5"):
+            digests = (hashlib.new(algorithm, data, usedforsecurity=False) for data in candidates)
+            if not any(
+                told in (d.hexdigest(), base64.b32encode(d.digest()).decode().lower()) for d in digests
+            ):
+                raise ValueError(f"wrong digest: {name} says {told[:64]}")
+            return html, True
+    return html, False
 
 
 def _dechunked(body: bytes) -> bytes:
@@ -183,17 +200,3 @@ def _inflated(body: bytes, encoding: str) -> bytes:
             f"bomb: {len(body)} bytes of {encoding} hold more than {format_bytes(MAX_PAGE_BYTES)}"
         )
     return data
-
-
-def _check_digest(block: _Block, payloads: tuple[bytes, ...]) -> bool:
-    """Whether a digest says that the record is whole; ValueError if one says that it is not."""
-    for name, candidates in (("warc-block-digest", (block.content,)), ("warc-payload-digest", payloads)):
-        algorithm, _, told = block.headers.get(name, "").lower().partition(":")
-        if algorithm not in ("sha1", "sha256", "md5"):
-            continue
-        for data in candidates:
-            digest = hashlib.new(algorithm, data, usedforsecurity=False)
-            if told in (digest.hexdigest(), base64.b32encode(digest.digest()).decode().lower()):
-                return True
-        raise ValueError(f"wrong digest: {name} says {told[:64]}")
-    return False
