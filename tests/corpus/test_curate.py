@@ -160,7 +160,7 @@ def test_missing_part_is_noticed(documents, out, enough):
 
 
 def test_folder_without_documents_is_named(out, tmp_path):
-    with pytest.raises(InputError, match=r"nothing holds no \.parquet, \.jsonl"):
+    with pytest.raises(InputError, match=r"nothing holds no Parquet and no JSON lines"):
         curate.body(out(), Documents.at(str(tmp_path / "nothing"), documents=0, size_bytes=0), workers=1)
 
 

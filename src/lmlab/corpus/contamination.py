@@ -15,8 +15,8 @@ import pyarrow as pa
 from lmlab.corpus.attributes import Parts, Say, mark
 from lmlab.corpus.characters import Runs, distinct, paragraphs, word_runs
 from lmlab.corpus.config import Decontamination
-from lmlab.corpus.schema import load_text, parts_of, table_of
-from lmlab.dataflow.files import JSONL, read_jsonl, read_parquet, write_jsonl, write_parquet
+from lmlab.corpus.schema import files_of, load_text, table_of
+from lmlab.dataflow.files import read_jsonl, read_parquet, write_jsonl, write_parquet
 from lmlab.dataflow.runner import Runner
 from lmlab.storage import Path
 
@@ -61,9 +61,10 @@ def mark_contaminated(
 
     evals/<name>.parquet gets every run that is looked for and its record, so that a flag can be checked.
     """
-    grams, owner, records = np.zeros(0, np.uint64), np.zeros(0, np.int64), [("", "")][:0]
+    grams, owner = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    records: list[tuple[str, str]] = []
     for name, folder in evals.items():
-        own, record, labels = _known(_files(folder), settings, runner)
+        own, record, labels = _known(files_of(folder), settings, runner)
         sidecar = {"gram": own, "record": pa.array(labels, pa.string()).take(pa.array(record))}
         write_parquet(out / "evals" / f"{name}.parquet", pa.table(sidecar))
         grams, owner = np.r_[grams, own], np.r_[owner, record + len(records)]
@@ -77,7 +78,7 @@ def mark_contaminated(
     find = partial(find_hits, known_file=file, settings=settings)
     said = partial(say, "comparing with evals")
     hits = runner.run(find, parts.paths, name="decontaminate", progress=said)
-    file.remove()
+    (out / ".work").remove_tree()
     flags = flag(hits, owner, settings)
     rows = [found.row + int(start) for own, start in zip(flags, parts.starts, strict=False) for found in own]
     marks = _marks([found for own in flags for found in own], records)
@@ -97,11 +98,6 @@ def _samples(parts: Parts, marks: pa.Table) -> Iterator[dict[str, Any]]:
             row = next(rows)
             found = paragraphs(document.pop("text"))[row["paragraph"] - 1]
             yield {**document, **row, "text": found[:SHOWN]}
-
-
-def _files(folder: Path) -> list[Path]:
-    found = [path for path in folder.walk() if path.name.endswith(JSONL)]
-    return found or parts_of(folder)
 
 
 def _known(
@@ -190,7 +186,7 @@ def flag(parts: Sequence[Hits], owner: np.ndarray, settings: Decontamination) ->
     for hits in parts:
         pairs = distinct((hits.row << 32) | hits.gram)
         documents += np.bincount(pairs & 0xFFFFFFFF, minlength=len(owner))
-    is_telling = documents <= (settings.common or len(documents) + documents.max(initial=0))
+    is_telling = documents <= (np.inf if settings.common is None else settings.common)
     return [_flag_part(hits, is_telling, owner, settings) for hits in parts]
 
 

@@ -25,16 +25,16 @@ from lmlab.corpus.schema import (
     DOCUMENTS,
     REJECTED,
     Stage,
+    files_of,
     merged,
     part_name,
     part_of,
-    parts_of,
     sorted_by_id,
     table_of,
     text_buffers,
     text_sizes,
 )
-from lmlab.dataflow.files import JSONL, read_jsonl, read_parquet, write_parquet
+from lmlab.dataflow.files import read_jsonl, read_parquet, write_parquet
 from lmlab.dataflow.runner import Runner
 from lmlab.dataflow.shuffle import gather, scatter
 from lmlab.storage import Path
@@ -46,7 +46,6 @@ PACKED = 4
 """Text is about four times its compressed file: sizes the parts by what is known before reading."""
 _ROWS = 10_000
 """Rows of JSON lines turned into a table at a time."""
-READABLE = (".parquet", *JSONL)
 
 
 def normalize_all(
@@ -56,7 +55,7 @@ def normalize_all(
 
     Blank and repeated documents go below `rejected`, with the reason. InputError for folders without text.
     """
-    files = [file for folder in folders for file in _files(folder)]
+    files = [file for folder in folders for file in files_of(folder)]
     size = sum(file.size() * (1 if file.name.endswith(".jsonl") else PACKED) for file in files)
     count = max(1, math.ceil(size / settings.part_bytes))
     scattered = tuple(out / ".work" / f"scattered-{i:05d}.arrow" for i in range(len(files)))
@@ -104,17 +103,6 @@ def clean_file(task: tuple[Path, Path], settings: Normalization, parts: int) -> 
 
     scatter(scattered, rounds(), parts, DOCUMENTS)
     return edited, cut_bytes
-
-
-def _files(folder: Path) -> list[Path]:
-    if any(path.name.startswith("part-") for path in folder.list()):
-        return parts_of(folder)
-    files = [path for path in folder.walk() if path.name.endswith(READABLE)]
-    if not files:
-        raise InputError(
-            f"{folder} holds no {', '.join(READABLE)} file, so there is no text. Give a folder of them."
-        )
-    return files
 
 
 def _documents(file: Path, settings: Normalization) -> Iterator[pa.Table]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import xxhash
 
 from lmlab.core.errors import InputError
-from lmlab.dataflow.files import read_parquet
+from lmlab.dataflow.files import JSONL, read_parquet
 from lmlab.storage import Path, read_json, write_json
 
 DOCUMENTS = pa.schema(
@@ -60,6 +60,18 @@ def parts_of(folder: Path) -> list[Path]:
             "Build it again."
         )
     return found
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The parts in a folder of documents; in another one, all files of rows, in order."""
+    if any(path.name.startswith("part-") for path in folder.list()):
+        return parts_of(folder)
+    files = [path for path in folder.walk() if path.name.endswith((".parquet", *JSONL))]
+    if not files:
+        raise InputError(
+            f"{folder} holds no Parquet and no JSON lines, so there is no text. Give a folder of them."
+        )
+    return files
 
 
 def sorted_by_id(table: pa.Table) -> pa.Table:
