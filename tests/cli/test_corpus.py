@@ -103,7 +103,7 @@ def test_inspect_reads_every_kind_of_file_and_names_what_it_cannot(corpus, folde
     assert found["documents"] == 9
     assert found["distinct"] == 8
     assert found["kinds"] == {".txt": 4, ".gz": 2, ".html": 1, ".md": 1, ".jsonl": 1}
-    reasons = {row["source_id"]: row["reason"] for row in found["unread"]}
+    reasons = {row["source_id"]: row["reason"] for row in found["left_out"]}
     assert sorted(reasons) == ["mine/cut.tar.gz", "mine/odd.jsonl", "mine/picture.png"]
     assert "truncated" in reasons["mine/cut.tar.gz"]
     assert "no field known for text, only label" in reasons["mine/odd.jsonl"]
@@ -131,6 +131,11 @@ def test_dedup_names_each_pair_and_writes_the_rest(corpus, folder, tmp_path):
     assert "mine/stories/harbour new.txt" in kept
     assert not {dropped for dropped, _ in pairs} & kept.keys()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "mine"]
+    assert sorted(path.name for path in (tmp_path / "kept" / "rejected").iterdir()) == [
+        "exact",
+        "extract",
+        "near",
+    ]
 
 
 def test_dedup_without_out_changes_and_writes_nothing(call, folder, tmp_path):

@@ -133,7 +133,7 @@ def _inspect(flags: CorpusFlags, work: Path) -> Answer:
         "largest_bytes": max(sizes, default=0),
         "distinct": len({row["id"] for row in rows}),
         "kinds": dict(kinds.most_common()),
-        "unread": dropped,
+        "left_out": dropped,
         "samples": [{"source_id": row["source_id"], "text": row["text"][:2000]} for row in drawn],
         "stages": stages,
     }
@@ -143,7 +143,7 @@ def _inspect(flags: CorpusFlags, work: Path) -> Answer:
         *table([[f"{count:,}", kind] for kind, count in kinds.most_common(20)], ("documents", "from")),
     ]
     if dropped:
-        lines += ["", f"{len(dropped):,} could not be read as text:"]
+        lines += ["", f"{len(dropped):,} left out:"]
         lines += [f"  {row['source_id']}: {row['reason']}" for row in dropped[: flags.count]]
     for row in value["samples"]:
         lines += ["", f"--- {row['source_id']}", row["text"][:300].strip()]
@@ -400,6 +400,13 @@ def _made(
     ]  # fmt: skip
     shown = table(cells, ("stage", "documents", "text", "dropped"))
     end = [f"written to {flags.out}"] if flags.out else ["nothing was written: --out DIR keeps the documents"]
+    for place in (folder.parent / "documents", folder.parent / "normalize"):
+        for rejected in (place / "rejected").list() if place != folder else ():
+            # Edited texts are compared once more, so a stage can have dropped twice.
+            name = (
+                f"{rejected.name}-first" if (folder / "rejected" / rejected.name).exists() else rejected.name
+            )
+            copy.move(rejected, folder / "rejected" / name)
     _finish(flags, folder)
     return Answer({"stages": stages, "out": flags.out, **(more or {})}, [*lines, "", *shown, *end])
 
