@@ -56,7 +56,10 @@ def test_odd_texts_have_statistics(text):
 
 
 def test_what_the_source_says_of_a_document_is_taken_over():
-    metas = [{"web-register": {"NA": 0.2, "HI": 0.7, "MT": 0.1}, "pii": [[3, 9]]}, {}]
+    metas = [
+        {"web-register": {"NA": 0.2, "HI": 0.7, "MT": 0.1}, "pii": [[3, 9]]},
+        {"web-register": 3, "pii": None},
+    ]
     labelled, unknown = rows([prose(1, 100)] * 2, metas)
     assert (labelled["register"], labelled["pii"]) == ("HI", 1)
     assert labelled["machine_translated"] == pytest.approx(0.1)

@@ -11,14 +11,7 @@ from lmlab.core.errors import HostError
 
 HEAD_CHARACTERS = 1_000
 """Looked at from the start of a text; more changes no answer on the UDHR pages and costs in proportion."""
-LANGUAGES = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("value", pa.string(), nullable=False),
-        pa.field("score", pa.float32(), nullable=False),
-        pa.field("share", pa.float32(), nullable=False),
-    ]
-)
+LANGUAGES = pa.schema({"id": pa.string(), "value": pa.string(), "score": pa.float32(), "share": pa.float32()})
 """Tag ("und": can't be told), mean probability, and the share of the pieces that are in that language."""
 UNSURE = 0.6
 """Below this probability a text has no language: SVG, tables, code without prose."""
@@ -48,10 +41,9 @@ def languages(table: pa.Table, unsure: float) -> pa.Table:
 
 
 def _vote(text: str, unsure: float) -> tuple[str, float, float]:
-    step = max(len(text) // _VOTES, _VOTE_CHARACTERS)
-    pieces = (
-        [text] if len(text) <= HEAD_CHARACTERS else [text[i : i + step] for i in range(0, len(text), step)]
-    )
+    is_short = len(text) <= HEAD_CHARACTERS
+    step = HEAD_CHARACTERS if is_short else max(len(text) // _VOTES, _VOTE_CHARACTERS)
+    pieces = [text[i : i + step] for i in range(0, len(text), step)]
     weights: dict[str, list[float]] = {}
     for piece in pieces:
         # A piece begins at a paragraph if one begins in its first half.

@@ -13,13 +13,8 @@ import pyarrow as pa
 
 from lmlab.corpus.traits.config import STATISTICS, Limit
 
-_TOLD = {
-    "register": pa.string(),
-    "machine_translated": pa.float32(),
-    "pii": pa.int32(),
-    "reason": pa.string(),
-}
-REGISTERS = pa.schema({"id": pa.string(), **dict.fromkeys(STATISTICS, pa.float32()), **_TOLD})
+_TOLD = [("register", "string"), ("machine_translated", "float32"), ("pii", "int32"), ("reason", "string")]
+REGISTERS = pa.schema([("id", "string"), *((name, "float32") for name in STATISTICS), *_TOLD])
 _LOOKED_AT = 200_000
 _STOP_WORDS = frozenset(("the", "be", "to", "of", "and", "that", "have", "with"))
 _BULLETS = ("- ", "* ", "• ", "‣ ", "– ", "+ ")
@@ -73,18 +68,15 @@ def register(found: dict[str, float]) -> str:
 
 def describe(table: pa.Table, limits: tuple[Limit, ...]) -> pa.Table:
     """The annotation: REGISTERS of each document; `reason` names the first limit it breaks."""
-    rows = [
-        {"id": key, **_row(text, orjson.loads(meta), limits)}
-        for key, text, meta in zip(
-            *(table.column(n).to_pylist() for n in ("id", "text", "meta")), strict=True
-        )
-    ]
+    rows = table.select(["id", "text", "meta"]).to_pylist()
+    rows = [{"id": row["id"], **_row(row["text"], orjson.loads(row["meta"]), limits)} for row in rows]
     return pa.Table.from_pylist(rows, schema=REGISTERS)
 
 
 def _row(text: str, meta: dict[str, Any], limits: tuple[Limit, ...]) -> dict[str, Any]:
     found = statistics(text)
-    told: dict[str, float] = meta.get("web-register") or {}
+    labels, private = meta.get("web-register"), meta.get("pii")
+    told: dict[str, float] = labels if isinstance(labels, dict) else {}
     says_so = _TRANSLATED.search(text, 0, 2_000) or _TRANSLATED.search(text, max(0, len(text) - 2_000))
     values = [(limit, found[limit.statistic]) for limit in limits]
     outside = (f"{limit.statistic}: {v:.3g}" for limit, v in values if not limit.lowest <= v <= limit.highest)
@@ -92,7 +84,7 @@ def _row(text: str, meta: dict[str, Any], limits: tuple[Limit, ...]) -> dict[str
         **found,
         "register": max(told, key=lambda name: told[name]) if told else register(found),
         "machine_translated": told.get("MT", 1.0 if says_so else None),
-        "pii": len(meta["pii"]) if "pii" in meta else None,
+        "pii": len(private) if isinstance(private, list) else None,
         "reason": next(outside, None),
     }
 
