@@ -128,3 +128,7 @@ def is_small(row: dict[str, Any]) -> bool:
 
 def key_as_id(row: dict[str, Any]) -> dict[str, Any]:
     return {"id": row["key"], "rows": row["rows"]}
+
+
+def fails_on_tables(table: pa.Table) -> pa.Table:
+    return table.slice(0, len(table) // 0)

@@ -430,6 +430,40 @@ def test_a_column_of_two_types_is_refused_with_file_and_column(tmp_path):
         mixed.run(**HERE)
 
 
+def test_a_column_that_changes_within_a_shard_is_named_and_one_that_is_null_or_missing_later_is_filled(
+    tmp_path,
+):
+    long = "x" * (5 << 20)
+    rows = [{"text": long, "note": "a"}, {"text": long, "note": None}, {"text": "y"}]
+    out = f"{tmp_path}/{{shard}}.parquet"
+    Dataset.from_list(rows, shards=1).write_parquet(out).run(**HERE)
+    assert read_parquet(StoragePath(tmp_path / "0.parquet"))["note"].to_pylist() == ["a", None, None]
+    with pytest.raises(InputError, match=r"shard 0: column 'note' is large_string here and null before"):
+        Dataset.from_list([rows[1], rows[0]], shards=1).write_parquet(out).run(**HERE)
+    with pytest.raises(InputError, match="shard 0: column 'more' is int64 here and absent before"):
+        Dataset.from_list([rows[0], {**rows[0], "more": 1}], shards=1).write_parquet(out).run(**HERE)
+
+
+def test_tables_are_held_to_a_given_schema(tmp_path):
+    write_numbers(tmp_path / "a.parquet")
+    data = Dataset.files(tmp_path / "a.parquet").map_batches(functions.upper)
+    schema = pa.schema([("n", pa.int32()), ("text", pa.large_string())])
+    with pytest.raises(InputError, match="column 'n' is int64 here and int32 before or in the schema"):
+        data.write_parquet(f"{tmp_path}/out.parquet", schema).run(**HERE)
+
+
+def test_an_error_of_a_whole_shard_names_it(tmp_path):
+    write_numbers(tmp_path / "a.parquet")
+    data = Dataset.files(tmp_path / "a.parquet").map_batches(functions.fails_on_tables)
+    with pytest.raises(StepFailed, match=r"near it of a\.parquet: ZeroDivisionError"):
+        data.run(**HERE)
+
+
+def test_a_record_may_become_more_than_fits_in_memory(tmp_path):
+    data = Dataset.from_list([{"n": 0, "records": 10**12}]).flat_map(functions.many).take_per_shard(3)
+    assert len(data.run(**HERE).values) == 3
+
+
 def test_a_given_schema_is_strict(tmp_path):
     schema = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("text", pa.large_string())])
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from lmlab.core.errors import InputError
+from lmlab.core.errors import InputError, StorageError
 from lmlab.dataflow import gather, scatter, shuffle
 from lmlab.dataflow.shuffle import Run, Shuffle, decode, merge, ordered, ordered_record, scatter_records
 from lmlab.storage import Path
@@ -134,5 +134,5 @@ def test_a_cut_file_is_named(tmp_path):
     (runs,) = scattered(tmp_path, [[{"key": n} for n in range(100)]], how)
     whole = (tmp_path / "0.arrow").read_bytes()
     (tmp_path / "0.arrow").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match=r"0\.arrow ends at .* bytes: it was cut"):
+    with pytest.raises(StorageError, match=r"0\.arrow ends at .* bytes: it was cut"):
         list(merge(runs[0], Path(tmp_path / "spill")))

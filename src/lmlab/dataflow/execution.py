@@ -19,7 +19,7 @@ import xxhash
 from lmlab.core.errors import ConfigError, InputError
 from lmlab.core.resources import Resources
 from lmlab.dataflow.counters import Counters
-from lmlab.dataflow.files import parquet_sink, read_batches
+from lmlab.dataflow.files import conform, parquet_sink, read_batches
 from lmlab.dataflow.plan import Dataset
 from lmlab.dataflow.runner import Limits, Progress, Runner, open_runner
 from lmlab.dataflow.sources import SUFFIX, FilePiece, RunPiece, Shard
@@ -261,11 +261,7 @@ def _rewritten(done: Done, schema: pa.Schema) -> Done:
     path = Path(str(done.output))
     with parquet_sink(path, schema) as sink:
         for batch in read_batches(path):
-            held = dict(zip(batch.schema.names, batch.columns, strict=True))
-            columns = [
-                held[f.name].cast(f.type) if f.name in held else pa.nulls(len(batch), f.type) for f in schema
-            ]
-            sink.write(pa.Table.from_arrays(columns, schema=schema))
+            sink.write(conform(pa.Table.from_batches([batch]), schema, str(path)))
     done = replace(done, size_bytes=path.size(), schema=schema.serialize().to_pybytes())
     note(done)
     return done

@@ -32,29 +32,20 @@ Bad = Callable[[int, str, bytes], None]
 
 
 class ParquetSink:
-    """Writes tables into zstd row groups of about 16 MiB; the same tables give the same bytes."""
+    """Gathers tables into row groups of about 16 MiB; the same tables give the same bytes."""
 
-    def __init__(self, file: io.BufferedIOBase, schema: pa.Schema) -> None:
-        self.schema, self._held, self._size = schema, [], 0
-        plain = [name for name in schema.names if name not in LONG_TEXT]
-        self._writer = pq.ParquetWriter(
-            file, schema, compression="zstd", use_dictionary=False, write_statistics=plain,
-            write_page_index=True,
-        )  # fmt: skip
+    def __init__(self, writer: pq.ParquetWriter) -> None:
+        self._writer, self._held, self._size = writer, [], 0
 
     def write(self, table: pa.Table) -> None:
         """Add rows; they are written when a row group is full."""
         self._held.append(table)
         self._size += table.nbytes
         if self._size >= ROW_GROUP_BYTES:
-            self._flush()
+            self.flush()
 
-    def close(self) -> None:
-        """Write what is held, and the footer."""
-        self._flush()
-        self._writer.close()
-
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what is held."""
         if self._held:
             table = pa.concat_tables(self._held)
             groups = max(1, round(self._size / ROW_GROUP_BYTES))
@@ -65,11 +56,18 @@ class ParquetSink:
 
 @contextmanager
 def parquet_sink(path: Path, schema: pa.Schema) -> Generator[ParquetSink]:
-    """A sink whose file becomes visible when the block ends well."""
-    with path.open_writer() as file:
-        sink = ParquetSink(file, schema)
+    """A sink whose file, packed with zstd, becomes visible when the block ends well."""
+    plain = [name for name in schema.names if name not in LONG_TEXT]
+    options = {
+        "compression": "zstd",
+        "use_dictionary": False,
+        "write_statistics": plain,
+        "write_page_index": True,
+    }
+    with path.open_writer() as file, pq.ParquetWriter(file, schema, **options) as writer:
+        sink = ParquetSink(writer)
         yield sink
-        sink.close()
+        sink.flush()
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
@@ -193,6 +191,24 @@ def to_table(rows: Sequence[dict[str, Any]], schema: pa.Schema | None, place: st
     if schema is None:
         schema = pa.schema([(name, column.type) for name, column in zip(names, columns, strict=True)])
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def conform(table: pa.Table, schema: pa.Schema, place: str) -> pa.Table:
+    """The table with the columns of `schema`: what is missing or null is filled, all else must fit."""
+    for field in table.schema:
+        wanted = schema.field(field.name).type if field.name in schema.names else "absent"
+        if field.type not in (wanted, pa.null()):
+            raise InputError(
+                f"{place}: column {field.name!r} is {field.type} here and {wanted} before or in the schema. "
+                "Make it of one type in a map, or give write_parquet a schema that fits."
+            )
+    filled = [
+        table[field.name].cast(field.type)
+        if field.name in table.schema.names
+        else pa.nulls(len(table), field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(filled, schema=schema)
 
 
 def _column(values: list[Any], field: pa.Field, schema: pa.Schema | None, place: str) -> pa.Array:

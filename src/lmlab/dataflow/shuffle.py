@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from lmlab.core.errors import InputError
+from lmlab.core.errors import InputError, StorageError
 from lmlab.storage import Path
 
 ROUND_BYTES = 64 << 20
@@ -235,7 +235,7 @@ def _read_run(run: Run, place: int) -> Iterator[tuple[bytes, bytes, int, bytes]]
     for length in run.lengths:
         packed = run.path.read_range(offset, length)
         if len(packed) != length:
-            raise InputError(f"{run.path} ends at {offset + len(packed):,} bytes: it was cut. Run again.")
+            raise StorageError(f"{run.path} ends at {offset + len(packed):,} bytes: it was cut. Run again.")
         batch = pa.ipc.read_record_batch(pa.py_buffer(packed), RECORDS)
         keys, sorts, records = (column.to_pylist() for column in batch.columns)
         yield from zip(keys, sorts, [place] * len(keys), records, strict=True)

@@ -21,7 +21,7 @@ from lmlab.core.errors import InputError, LmlabError
 from lmlab.dataflow import joining
 from lmlab.dataflow.counters import Tally, count, counted
 from lmlab.dataflow.failures import RecordFailed
-from lmlab.dataflow.files import json_line, parquet_sink, to_table, write_lines
+from lmlab.dataflow.files import conform, json_line, parquet_sink, to_table, write_lines
 from lmlab.dataflow.sharing import offer
 from lmlab.dataflow.shuffle import Run, Shuffle, decode, merge, ordered_record, reduced, scatter_records
 from lmlab.dataflow.sources import FilePiece, ListPiece, Reading, RunPiece, Shard, read_rows, read_tables
@@ -105,6 +105,8 @@ def run_shard(task: Task) -> Done:
     """Do one shard; the output, and after it the note, appear when all is well."""
     with ExitStack() as stack:
         offer(task.shared)
+        if task.quarantine is not None:
+            task.quarantine.remove()  # of an earlier run
         trace = _Trace(task, stack)
         try:
             done = _DRAINS[task.sink.kind](task, *_pull(task.branch, trace), trace)
@@ -178,13 +180,8 @@ class _Trace:
         assert self.task.quarantine is not None
         if self._file is None:
             self._file = self._stack.enter_context(self.task.quarantine.open_writer())
-        row = {
-            "shard": self.task.info.name,
-            "index": self.index,
-            "id": name,
-            "error": error,
-            "record": record,
-        }
+        row = {"shard": self.task.info.name, "index": self.index, "id": name, "error": error}
+        row["record"] = record
         self._file.write(orjson.dumps(row, default=repr, option=orjson.OPT_NON_STR_KEYS) + b"\n")
         count("quarantined")
 
@@ -264,11 +261,9 @@ def _each(call: Callable[[Any, Any], Any]) -> Callable[[Op, Stream, _Trace], Str
     def run(op: Op, rows: Stream, trace: _Trace) -> Stream:
         for row in rows:
             try:
-                made = call(op.function, row)
+                yield from call(op.function, row)
             except Exception as error:  # noqa: BLE001 - the boundary of one record: it fails by name or is set aside
                 trace.failed(row, error)
-            else:
-                yield from made
 
     return run
 
@@ -284,8 +279,7 @@ def _reduce(op: Op, rows: Stream, trace: _Trace) -> Stream:
 
 
 def _join(op: Op, rows: Stream, trace: _Trace) -> Stream:
-    other = _as_rows(*_pull(op.setting.right, _Trace(trace.task, ExitStack())))
-    return joining.merge_join(rows, other, op.setting, op.function)
+    return joining.merge_join(rows, _as_rows(*_pull(op.setting.right, trace)), op.setting, op.function)
 
 
 def _as_table(made: Any) -> pa.Table:
@@ -302,7 +296,7 @@ def _where(op: Op, tables: Stream, _trace: _Trace) -> Stream:
 
 _ROWWISE: dict[str, Callable[[Op, Stream, _Trace], Stream]] = {
     "map": _each(lambda function, row: (function(row),)),
-    "flat_map": _each(lambda function, row: list(function(row))),
+    "flat_map": _each(lambda function, row: function(row)),
     "filter": _each(lambda function, row: (row,) if function(row) else ()),
     "select": _each(lambda names, row: ({name: row[name] for name in names},)),
     "map_shard": lambda op, rows, trace: iter(op.function(rows, trace.task.info)),
@@ -340,7 +334,7 @@ def _drain_parquet(task: Task, stream: Stream, batched: bool, trace: _Trace) -> 
     schema = task.sink.schema or (pa.schema([]) if first is None else first.schema)
     with parquet_sink(task.out, schema) as sink:
         for table in chain([] if first is None else [first], tables):
-            sink.write(table)
+            sink.write(conform(table, schema, task.info.name))
     return Done(task.identity, schema=schema.serialize().to_pybytes())
 
 
