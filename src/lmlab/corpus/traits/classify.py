@@ -203,7 +203,8 @@ def load(folder: Path) -> tuple[dict[str, Any], np.ndarray]:
 def _fasttext_scores(table: pa.Table, file: Path, good: tuple[str, ...]) -> np.ndarray:
     model, values = load_fasttext(file), []
     for text in table.column("text").to_pylist():
-        labels, probabilities = model.predict(" ".join(text[:CAP_BYTES].split()) or " ", k=-1)
+        # Below 0, since at 0 the labels of a small probability are left out.
+        labels, probabilities = model.predict(" ".join(text[:CAP_BYTES].split()), k=-1, threshold=-1)
         found = dict(zip((label.removeprefix("__label__") for label in labels), probabilities, strict=True))
         if not any(label in found for label in good):
             raise ConfigError(

@@ -1,7 +1,7 @@
 """Registers: what kind of text it is and how clean, in numbers that rules can be written over.
 
 The statistics are those of Gopher (Rae et al. 2021) and C4 (Raffel et al. 2020). Where the source brings a
-judgement of its own (`web-register`, `pii`, as HPLT does), that is taken; else plain rules decide.
+judgement of its own, as HPLT does (see `render.documents`), that is taken; else plain rules decide.
 """
 
 import re
@@ -75,16 +75,15 @@ def describe(table: pa.Table, limits: tuple[Limit, ...]) -> pa.Table:
 
 def _row(text: str, meta: dict[str, Any], limits: tuple[Limit, ...]) -> dict[str, Any]:
     found = statistics(text)
-    labels, private = meta.get("web-register"), meta.get("pii")
-    told: dict[str, float] = labels if isinstance(labels, dict) else {}
+    kind, translated, private = map(meta.get, ("register", "machine_translated", "personal_data"))
     says_so = _TRANSLATED.search(text, 0, 2_000) or _TRANSLATED.search(text, max(0, len(text) - 2_000))
     values = [(limit, found[limit.statistic]) for limit in limits]
     outside = (f"{limit.statistic}: {v:.3g}" for limit, v in values if not limit.lowest <= v <= limit.highest)
     return {
         **found,
-        "register": max(told, key=lambda name: told[name]) if told else register(found),
-        "machine_translated": told.get("MT", 1.0 if says_so else None),
-        "pii": len(private) if isinstance(private, list) else None,
+        "register": kind if isinstance(kind, str) else register(found),
+        "machine_translated": translated if isinstance(translated, float) else 1.0 if says_so else None,
+        "pii": private if isinstance(private, int) else None,
         "reason": next(outside, None),
     }
 
