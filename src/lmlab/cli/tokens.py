@@ -96,16 +96,16 @@ def _inspect(flags: TokensFlags) -> Answer:
 
 def _inspected(place: Path, *, verify: bool) -> Answer:
     from lmlab.tokens.fast import encoder_of
-    from lmlab.tokens.store import open_store
+    from lmlab.tokens.store import open_store, verify as check
     from lmlab.tokens.tokenizer import facts, load_all
 
     if place.is_dir() and (place / "ledger.json").exists():
         store = open_store(place)
         if verify:
-            store.verify()
+            check(place, store.ledger.shards)
         totals = store.ledger.totals().values()
         rows = [[r.domain, r.documents, r.tokens, format_bytes(r.bytes), f"{r.ratio:.3f}"] for r in totals]
-        found = {name: getattr(store.ledger, name) for name in ("tokenizer", "vocab", "eos_id")}
+        found = {name: getattr(store.ledger.head, name) for name in ("tokenizer", "vocab", "eos_id")}
         found |= {"shards": len(store.ledger.shards), "encoded by": store.ledger.encoders()}
         lines = table(rows, ("domain", "documents", "tokens", "text", "bytes per token"))
         domains = [
@@ -124,7 +124,7 @@ def _decode(flags: TokensFlags) -> Answer:
     from lmlab.tokens.tokenizer import load_tokenizer
 
     store = open_store(_place(flags.paths[0]))
-    tokenizer = load_tokenizer(_place(flags.tokenizer or store.ledger.tokenizer))
+    tokenizer = load_tokenizer(_place(flags.tokenizer or store.ledger.head.tokenizer))
     texts: dict[str, list[str]] = {}
     for source in map(store.source, [flags.domain] if flags.domain else store.domains):
         spans = pairwise(source.offsets[: flags.lines + 1].tolist())

@@ -11,8 +11,9 @@ tags: [tokens, lmlab]
 ---
 # {name}
 
-{tokens:,} tokens of {documents:,} documents ({size} of text) in {shards:,} shards: ids of {ledger.tokenizer}
-({ledger.vocab:,} ids; sha256 of its tokenizer.json {sha256}). The id {ledger.eos_id} follows each document.
+{tokens:,} tokens of {documents:,} documents ({size} of text) in {shards:,} shards: ids of {head.tokenizer}
+({head.vocab:,} ids; its tokenizer.json has sha256 {head.tokenizer_sha256:.16}). Each document ends with the
+id {head.eos_id}.
 Encoded by (documents): {encoders}.
 
 {domains}
@@ -24,7 +25,7 @@ Encoded by (documents): {encoders}.
 ```python
 import json, numpy as np
 shard = json.load(open("ledger.json"))["shards"][0]
-tokens = np.fromfile(shard["file"] + ".tokens", "{ledger.dtype}")
+tokens = np.fromfile(shard["file"] + ".tokens", "{head.dtype.name}")
 offsets = np.fromfile(shard["file"] + ".offsets", "int64")   # document i is tokens[offsets[i]:offsets[i + 1]]
 ```
 """
@@ -43,12 +44,11 @@ def card(ledger: Ledger, name: str) -> str:
     head = ("store", "domain", "tokens there", "tokens taken", "documents taken", "repeats left out")
     return _CARD.format(
         name=name,
-        ledger=ledger,
+        head=ledger.head,
         tokens=tokens,
         documents=documents,
         size=format_bytes(sum(run.bytes for run in totals)),
         shards=len(ledger.shards),
-        sha256=ledger.tokenizer_sha256[:16] or "not known",
         encoders=", ".join(f"{name or 'not known'} {n:,}" for name, n in ledger.encoders().items()),
         domains=_table(("domain", "documents", "tokens", "share", "bytes", "bytes per token"), domains),
         sources=f"\n## What it was taken from\n\n{_table(head, sources)}" if sources else "",

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from lmlab.core.errors import InputError
 from lmlab.storage import Path
 from lmlab.tokens.store import OFFSET, SIZE, Ledger, Run, Shard, Source, Store
-from lmlab.tokens.writing import Head, write_columns, write_ledger
+from lmlab.tokens.writing import write_columns, write_ledger
 
 BLOCK_TOKENS = 1 << 22
 
@@ -52,21 +53,18 @@ def select_documents(
                 seen = np.concatenate([seen, source.ids[kept]])
             row |= {"tokens": shards[-1].tokens, "documents": int(kept.sum())} if kept.any() else {}
             rows.append({"tokens": 0, "documents": 0} | row)
-    head = Head(first.vocab, first.eos_id, first.ledger.tokenizer, first.ledger.tokenizer_sha256)
-    return write_ledger(out, head, shards, rows)
+    return write_ledger(out, first.ledger.head, shards, rows)
 
 
 def _check_alike(stores: Mapping[str, Store]) -> Store:
     first_address, first = next(iter(stores.items()))
-    facts = ("vocab", "eos_id", "tokenizer_sha256", "has_mask")
     for address, store in stores.items():
-        for name in facts:
-            ours, theirs = getattr(first.ledger, name), getattr(store.ledger, name)
-            if ours != theirs:
-                raise InputError(
-                    f"{address} has {name}={theirs!r}, and {first_address} {ours!r}: their ids mean other "
-                    "text, so they can't be one store. Tokenize one of them again."
-                )
+        theirs, ours = ((*msgspec.structs.astuple(s.ledger.head), s.ledger.has_mask) for s in (store, first))
+        if (theirs[:2], theirs[3:]) != (ours[:2], ours[3:]):
+            raise InputError(
+                f"{address} has vocab, end id, tokenizer and mask {theirs}, and {first_address} {ours}: "
+                "their ids mean other text, so they can't be one store. Tokenize one of them again."
+            )
     return first
 
 

@@ -169,7 +169,7 @@ def store_of(ledger: "Ledger") -> TokenStore:
         tokens=sum(run.tokens for run in totals.values()),
         documents=sum(run.documents for run in totals.values()),
         size_bytes=sum(run.bytes for run in totals.values()),
-        vocab=ledger.vocab,
-        eos_id=ledger.eos_id,
+        vocab=ledger.head.vocab,
+        eos_id=ledger.head.eos_id,
         domains=tuple(totals),
     )

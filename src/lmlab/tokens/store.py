@@ -11,7 +11,6 @@ are first touched. A domain reads as one array over all its runs. The ledger is 
     <shard>.mask     only of conversations: a byte for each token, 1 where it is trained on
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,17 +65,27 @@ class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sum(run.documents for run in self.runs)
 
 
+class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What all shards of a store share."""
+
+    vocab: int
+    eos_id: int
+    tokenizer: str
+    """Address."""
+    tokenizer_sha256: str = ""
+    """Of its tokenizer.json: stores of the same can be merged."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the .tokens files: the smallest that holds every id."""
+        return np.dtype("<u2" if self.vocab <= 1 << 16 else "<u4")
+
+
 class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What `ledger.json` holds."""
 
     format: int
-    dtype: str
-    vocab: int
-    eos_id: int
-    tokenizer: str
-    """Address of the tokenizer."""
-    tokenizer_sha256: str
-    """Of its tokenizer.json: stores of the same can be merged."""
+    head: Head
     shards: list[Shard]
     sources: list[dict[str, Any]] = []
     """Of a slice or merge: what was there and what was taken, by store and domain."""
@@ -84,12 +93,7 @@ class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def has_mask(self) -> bool:
         """Whether its shards say which tokens are trained on."""
-        return bool(self.shards) and "mask" in self.shards[0].hashes
-
-    @property
-    def token_dtype(self) -> np.dtype:
-        """Of the .tokens files."""
-        return np.dtype(self.dtype).newbyteorder("<")
+        return "mask" in self.shards[0].hashes
 
     def totals(self) -> dict[str, Run]:
         """What each domain holds in all, sorted by name."""
@@ -101,15 +105,8 @@ class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def encoders(self) -> dict[str, int]:
         """Documents by what encoded them."""
-        counts: Counter[str] = Counter()
-        for shard in self.shards:
-            counts[shard.encoder] += shard.documents
-        return dict(sorted(counts.items()))
-
-
-def token_dtype(vocab: int) -> str:
-    """The smallest type that holds every id."""
-    return "uint16" if vocab <= 1 << 16 else "uint32"
+        names = sorted({shard.encoder for shard in self.shards})
+        return {name: sum(s.documents for s in self.shards if s.encoder == name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -123,7 +120,7 @@ class Place:
 
 
 class Joined:
-    """One array over parts of many files; a slice reads only what it touches, `np.asarray` all of it."""
+    """One array over parts of many files: a slice opens and reads only what it touches; `np.asarray` all."""
 
     def __init__(self, folder: Path, kind: str, dtype: np.dtype, places: Sequence[Place]) -> None:
         self.dtype = dtype
@@ -132,43 +129,37 @@ class Joined:
         self._folder, self._kind, self._places = folder, kind, places
         self._parts: dict[int, np.ndarray | Path] = {}
 
-    def __len__(self) -> int:
-        return self.size
-
     def __getitem__(self, wanted: slice) -> np.ndarray:
-        start, stop, step = wanted.indices(self.size)
-        assert step == 1, "tokens are read in order"
-        first = int(np.searchsorted(self.ends, start, "right"))
-        pieces = []
+        start, stop, _ = wanted.indices(self.size)
+        index = int(np.searchsorted(self.ends, start, "right"))
+        pieces = [np.zeros(0, self.dtype)] if start >= stop else []
         while start < stop:
-            begin = int(self.ends[first - 1]) if first else 0
-            end = min(stop, int(self.ends[first]))
-            pieces.append(self._read(first, start - begin, end - begin))
-            start, first = end, first + 1
-        return joined(pieces, self.dtype)
+            begin, end = int(self.ends[index]) - self._places[index].run.tokens, int(self.ends[index])
+            pieces.append(self._read(index, start - begin, min(stop, end) - begin))
+            start, index = end, index + 1
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self[:], dtype)
 
     def _read(self, index: int, start: int, stop: int) -> np.ndarray:
-        place = self._places[index]
+        place, size = self._places[index], self.dtype.itemsize
         if index not in self._parts:
-            path = _checked(self._folder, place.shard, self._kind, place.shard.tokens * self.dtype.itemsize)
-            self._parts[index] = _mapped(path, self.dtype, place) if path.is_local else path
+            path = _checked(self._folder, place.shard, self._kind, place.shard.tokens * size)
+            offset, shape = place.first_token * size, (place.run.tokens,)
+            self._parts[index] = (
+                np.memmap(path.local, self.dtype, "r", offset, shape) if path.is_local else path
+            )
         part = self._parts[index]
         if isinstance(part, np.ndarray):
             return part[start:stop]
-        size = self.dtype.itemsize
         data = part.read_range((place.first_token + start) * size, (stop - start) * size)
         return np.frombuffer(data, self.dtype)
 
 
 @dataclass(frozen=True)
 class Source:
-    """The documents of one domain, as arrays over all its shards.
-
-    Tokens are memory-mapped; over several shards they read as one array by slices (`Joined`).
-    """
+    """The documents of one domain, as arrays over all its shards; tokens on a local disk are mapped."""
 
     domain: str
     folder: Path
@@ -186,18 +177,18 @@ class Source:
         return sum(place.run.documents for place in self.places)
 
     @cached_property
-    def tokens(self) -> np.ndarray | Joined:
-        """All ids in order, each document followed by the end-of-document id."""
-        return self._stream("tokens", self.dtype)
+    def tokens(self) -> Joined:
+        """All ids in order, each document followed by the end-of-document id; read by slices."""
+        return Joined(self.folder, "tokens", self.dtype, self.places)
 
     @cached_property
-    def mask(self) -> np.ndarray | Joined:
+    def mask(self) -> Joined:
         """uint8 for each token: 1 where it is trained on; InputError for a store without masks."""
         if "mask" not in self.places[0].shard.hashes:
             raise InputError(
                 f"{self.folder} holds plain documents, so no token has a mask. Use `tokenize_chat`."
             )
-        return self._stream("mask", MASK)
+        return Joined(self.folder, "mask", MASK, self.places)
 
     @cached_property
     def offsets(self) -> np.ndarray:
@@ -217,19 +208,12 @@ class Source:
     @cached_property
     def byte_counts(self) -> np.ndarray:
         """int64: UTF-8 bytes of each document's text."""
-        return joined([self._column(place, "bytes", SIZE) for place in self.places], SIZE)
+        return np.concatenate([self._column(place, "bytes", SIZE) for place in self.places])
 
     @cached_property
     def ids(self) -> np.ndarray:
         """Void of 16 bytes: the id of each document; `bytes(ids[i]).hex()` is the id in the Parquet files."""
-        return joined([self._column(place, "ids", ID) for place in self.places], ID)
-
-    def _stream(self, kind: str, dtype: np.dtype) -> np.ndarray | Joined:
-        if len(self.places) > 1 or not self.folder.is_local:
-            return Joined(self.folder, kind, dtype, self.places)
-        (place,) = self.places
-        path = _checked(self.folder, place.shard, kind, place.shard.tokens * dtype.itemsize)
-        return _mapped(path, dtype, place)
+        return np.concatenate([self._column(place, "ids", ID) for place in self.places])
 
     def _column(self, place: Place, kind: str, dtype: np.dtype, more: int = 0) -> np.ndarray:
         path = _checked(self.folder, place.shard, kind, (place.shard.documents + more) * dtype.itemsize)
@@ -247,12 +231,12 @@ class Store:
     @property
     def vocab(self) -> int:
         """Ids of the tokenizer; every token is below it."""
-        return self.ledger.vocab
+        return self.ledger.head.vocab
 
     @property
     def eos_id(self) -> int:
         """The id that follows each document."""
-        return self.ledger.eos_id
+        return self.ledger.head.eos_id
 
     @property
     def tokens(self) -> int:
@@ -268,11 +252,7 @@ class Store:
         """The documents of one domain; InputError for a domain that the store does not have."""
         if domain not in self._places:
             raise InputError(f"{self.folder} has no domain {domain!r}. It has {', '.join(self.domains)}.")
-        return Source(domain, self.folder, self.ledger.token_dtype, tuple(self._places[domain]))
-
-    def verify(self) -> None:
-        """Hash every file; InputError names the first one that is not what was written."""
-        verify(self.folder, self.ledger.shards)
+        return Source(domain, self.folder, self.ledger.head.dtype, tuple(self._places[domain]))
 
     @cached_property
     def _places(self) -> dict[str, list[Place]]:
@@ -321,11 +301,6 @@ def verify(folder: Path, shards: Sequence[Shard]) -> None:
                 )
 
 
-def joined(arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    """The arrays as one, without a copy where there is one."""
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays) if arrays else np.zeros(0, dtype)
-
-
 def _checked(folder: Path, shard: Shard, kind: str, expected: int) -> Path:
     """One file of a shard, its size held against the ledger."""
     path = folder / f"{shard.file}.{kind}"
@@ -336,9 +311,3 @@ def _checked(folder: Path, shard: Shard, kind: str, expected: int) -> Path:
             f"{path} {state}, and the ledger says {expected:,}, so the store is not whole. Tokenize again."
         )
     return path
-
-
-def _mapped(path: Path, dtype: np.dtype, place: Place) -> np.ndarray:
-    return np.memmap(
-        path.local, dtype, "r", offset=place.first_token * dtype.itemsize, shape=(place.run.tokens,)
-    )

@@ -20,9 +20,9 @@ from lmlab.storage import Path
 from lmlab.tokens.documents import DocumentFile, read_file
 from lmlab.tokens.encode import encode_pieces
 from lmlab.tokens.fast import Encoder, encoder_of
-from lmlab.tokens.store import Ledger, Shard, verify
+from lmlab.tokens.store import Head, Ledger, Shard, verify
 from lmlab.tokens.tokenizer import end_of_text_id, load_tokenizer, vocab_size
-from lmlab.tokens.writing import Head, ShardWriter, write_ledger
+from lmlab.tokens.writing import ShardWriter, write_ledger
 
 GROUP_BYTES = 16 << 20
 Say = Callable[[str, int, int], None]

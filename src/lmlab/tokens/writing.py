@@ -3,7 +3,6 @@ hashed on the way. The ledger comes last; without it there is no store."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,21 +11,9 @@ import xxhash
 
 from lmlab.core.errors import InputError
 from lmlab.storage import Path
-from lmlab.tokens.store import FORMAT, OFFSET, SIZE, Ledger, Run, Shard, token_dtype
+from lmlab.tokens.store import FORMAT, OFFSET, SIZE, Head, Ledger, Run, Shard
 
 SHARD_TOKENS = 1 << 26  # a shard is closed by the document that reaches this many: 256 MB in memory at most
-
-
-@dataclass(frozen=True)
-class Head:
-    """What all shards of a store share."""
-
-    vocab: int
-    eos_id: int
-    tokenizer: str
-    """Address."""
-    sha256: str = ""
-    """Of its tokenizer.json."""
 
 
 class _Document(NamedTuple):
@@ -42,7 +29,7 @@ class ShardWriter:
 
     def __init__(self, folder: Path, name: str, head: Head, encoder: str = "") -> None:
         self.folder, self.name, self.head, self.encoder = folder, name, head, encoder
-        self.dtype = np.dtype(token_dtype(head.vocab)).newbyteorder("<")
+        self.dtype = head.dtype
         self.shards: list[Shard] = []
         self.notes: Counter[str] = Counter()
         """What was noticed on the way, counted; goes into the ledger."""
@@ -115,15 +102,6 @@ def write_ledger(
     """Publish a store whose shards are written; InputError when they hold no document."""
     if not shards:
         raise InputError("there is no document to tokenize, so the store would be empty. Check the corpus.")
-    ledger = Ledger(
-        format=FORMAT,
-        dtype=token_dtype(head.vocab),
-        vocab=head.vocab,
-        eos_id=head.eos_id,
-        tokenizer=head.tokenizer,
-        tokenizer_sha256=head.sha256,
-        shards=list(shards),
-        sources=list(sources),
-    )
+    ledger = Ledger(FORMAT, head, list(shards), list(sources))
     (folder / "ledger.json").write_bytes(msgspec.json.format(msgspec.json.encode(ledger), indent=1) + b"\n")
     return ledger
