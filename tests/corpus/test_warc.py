@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import time
 import zlib
 
 import pytest
@@ -184,9 +185,7 @@ def test_cut_file_gives_whole_pages_and_at_most_one_broken_record(tmp_path, pack
 
 
 def test_first_broken_record_is_an_error_if_asked_for(read):
-    with pytest.raises(
-        InputError, match=r"a\.warc, record at byte \d+: cut off: it declares 9\.0 KiB"
-    ) as caught:
+    with pytest.raises(InputError, match=r"a\.warc, byte \d+: cut off: it declares 9\.0 KiB") as caught:
         read(page(1), record(http(PAGE), length=9 << 10), strict=True)
     assert "\n" not in str(caught.value)
 
@@ -201,6 +200,15 @@ def test_what_is_no_warc_is_refused(tmp_path, data):
 def test_warc_in_a_bucket_is_read_as_one_on_disk(any_root):
     (any_root / "a.warc.gz").write_bytes(b"".join(gzip.compress(page(n)) for n in range(3)))
     assert told(records(any_root / "a.warc.gz")) == [("0", ""), ("1", ""), ("2", "")]
+
+
+@pytest.mark.parametrize("rubbish", [b"WARC/1.0\r\n", b"WARC/1.0\r\nContent-Length: 5\r\n\r\n"])
+def test_file_of_nothing_but_marks_is_given_up_soon(read, rubbish):
+    started = time.process_time()
+    found = read(page(1), page(2), rubbish * 20_000)
+    assert told(found)[0] == ("1", "")
+    assert told(found)[-1] == ("", "lost")
+    assert time.process_time() - started < 4  # 0.3 s on an idle machine; 6 s if all marks were tried.
 
 
 def test_response_without_a_header_is_no_page(read):

@@ -21,6 +21,8 @@ from lmlab.storage import Path
 MAX_PAGE_BYTES = 64 << 20
 _MARKS = (b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18")  # gzip, zstd, lz4
 _BLOCK = 1 << 20
+_MOST_FAULTS = 1000
+"""In one file: each costs a search for the next record, and a file with more is lost."""
 
 
 @dataclass(frozen=True)
@@ -55,26 +57,36 @@ def records(path: Path, *, strict: bool = False) -> Iterator[WebRecord]:
 
     `strict` makes the first broken record an InputError; a file without any record always is one.
     """
+    is_warc = False
+    for block in _all_blocks(path):
+        is_warc = is_warc or block.kind != ""
+        for page in _pages(block):
+            if page.reason and strict:
+                raise InputError(f"{path}, byte {block.place}: {page.reason}. Fetch it again.")
+            count("warc broken records" if page.reason else "warc pages")
+            yield page
+    if not is_warc:
+        raise InputError(f"{path} ({format_bytes(path.size())}) holds no WARC record. Fetch it again.")
+
+
+def _all_blocks(path: Path) -> Iterator[_Block]:
+    """All records: after a broken one from the next mark of a record on."""
     with path.open() as file:
         start = file.read(4)
         mark = next((mark for mark in _MARKS if start.startswith(mark)), b"WARC/1.")
         position: int | None = 0
-        kinds = set()
+        faults = 0
         while position is not None:
+            block = _Block(position, "", {}, b"")
             for block in _blocks(file, position):
-                position = block.place + 1
-                kinds.add(block.kind)
-                # After a broken record, bytes that are none belong to it.
-                for page in _pages(block) if block.kind or block.place == 0 else ():
-                    if page.reason and strict:
-                        raise InputError(
-                            f"{path}, record at byte {block.place}: {page.reason}. Fetch it again."
-                        )
-                    count("warc broken records" if page.reason else "warc pages")
-                    yield page
-            position = _find(file, mark, position) if block.fault else None
-    if not kinds - {""}:
-        raise InputError(f"{path} ({format_bytes(path.size())}) holds no WARC record. Fetch it again.")
+                # Bytes that are no record belong to the broken one before them.
+                if block.kind or block.place == 0:
+                    yield block
+            faults += bool(block.fault)
+            if faults == _MOST_FAULTS:
+                yield replace(block, kind="", fault=f"lost: {faults} faults, so the rest is not read")
+            is_over = not block.fault or faults == _MOST_FAULTS
+            position = None if is_over else _find(file, mark, block.place + 1)
 
 
 def _blocks(file: io.BufferedIOBase, start: int) -> Iterator[_Block]:
