@@ -35,7 +35,11 @@ The main content as plain text:
 
 @dataclass(frozen=True)
 class Extractor:
-    """Which model is asked, what, and how patiently."""
+    """Which model is asked, what, and how patiently.
+
+    >>> Extractor("http://localhost:8000/v1", "tiny@1", endpoint="completions").tries
+    5
+    """
 
     url: str
     """Of the API, such as `https://host/v1`."""
