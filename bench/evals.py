@@ -20,7 +20,7 @@ from lmlab.models.config import Grug
 from lmlab.models.decoder import init_params
 from lmlab.storage import Path
 from lmlab.tokens.store import Head, Source, open_store
-from lmlab.tokens.writing import ShardWriter, write_ledger
+from lmlab.tokens.write import ShardWriter, write_ledger
 
 VOCAB, TOKENS, SEQ, RUNS = 8192, 2_000_000, 256, 3
 DOCUMENTS, LONGEST = 100, 800

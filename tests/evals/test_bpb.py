@@ -17,7 +17,7 @@ from lmlab.models.config import Dense, Grug, Model
 from lmlab.models.decoder import forward
 from lmlab.storage import Path
 from lmlab.tokens.store import Head, Source, open_store
-from lmlab.tokens.writing import ShardWriter, write_ledger
+from lmlab.tokens.write import ShardWriter, write_ledger
 
 VOCAB, SEQ, EOS = 64, 16, 0
 LENGTHS = [3, 0, 16, 1, 17, 60, 15, 5, 28, 29]

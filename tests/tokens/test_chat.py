@@ -69,9 +69,7 @@ def test_an_empty_think_block_in_the_last_turn_is_reported(with_turns) -> None:
     own = chat(with_turns, THINKING)
     found = own.train_on(TALK)
     assert said(own, found) == "Hello!<|im_end|><think>\n\n</think>\n\nWe said so.<|im_end|>"
-    assert (
-        "a turn is written otherwise than when it was the last one: its prompt differs in use" in found.notes
-    )
+    assert "a turn is written otherwise than when it was the last: its prompt differs in use" in found.notes
     assert any(note.startswith("the template puts '<think>") for note in found.notes)
 
 

@@ -15,9 +15,9 @@ from lmlab.artifacts import Out
 from lmlab.core.errors import ConfigError, InputError
 from lmlab.storage import Path
 from lmlab.tokens.fast import first_difference
+from lmlab.tokens.importing import KNOWN
 from lmlab.tokens.patterns import byte_letters
 from lmlab.tokens.steps import Tokenizer, import_tokenizer
-from lmlab.tokens.tiktoken import KNOWN
 from lmlab.tokens.tokenizer import END_OF_TEXT, end_of_text_id, facts, load_all, load_tokenizer, vocab_size
 
 HARD = [

@@ -13,7 +13,7 @@ from lmlab.tokens.card import card
 from lmlab.tokens.selecting import select_documents
 from lmlab.tokens.steps import TokenStore, merge_tokens, slice_tokens, store_of
 from lmlab.tokens.store import Head, Ledger, open_store, verify
-from lmlab.tokens.writing import ShardWriter, write_ledger
+from lmlab.tokens.write import ShardWriter, write_ledger
 
 HEAD = Head(300, 0, "tokenizers/t@dev", "ab12")
 
@@ -127,6 +127,6 @@ def test_every_number_on_the_card_comes_from_the_ledger(tmp_path) -> None:
 
     other = card(msgspec.convert(doubled(msgspec.to_builtins(ledger)), Ledger), "tokens/new@dev")
     for before, after in zip(text.splitlines(), other.splitlines(), strict=True):
-        if before.startswith("| code") or before[:1].isdigit() or "tokens of" in before or "id " in before[:3]:
+        if before.startswith(("| code", "(")) or "tokens of" in before:
             assert before != after
     assert f"{2 * code.tokens:,}" in other

@@ -9,9 +9,9 @@ from hypothesis import given, strategies as st
 
 from lmlab.core.errors import InputError
 from lmlab.storage import Path
-from lmlab.tokens import writing
+from lmlab.tokens import write as writing
 from lmlab.tokens.store import Head, open_store, verify
-from lmlab.tokens.writing import ShardWriter, write_ledger
+from lmlab.tokens.write import ShardWriter, write_ledger
 
 DOCUMENTS = [("code", [5, 6]), ("prose", [7]), ("code", []), ("code", [8, 9, 10]), ("prose", [11, 12])]
 

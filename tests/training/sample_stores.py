@@ -7,7 +7,7 @@ import numpy as np
 from lmlab.artifacts import Artifact
 from lmlab.storage import Path
 from lmlab.tokens.store import Head
-from lmlab.tokens.writing import ShardWriter, write_ledger
+from lmlab.tokens.write import ShardWriter, write_ledger
 
 VOCAB, EOS = 32, 0
 Documents = dict[str, list[list[int]]]

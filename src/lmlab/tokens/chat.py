@@ -52,10 +52,6 @@ class Chat:
         """The conversation as text; `add_generation_prompt=True` opens the assistant's next turn."""
         return _unmarked(self._rendered(messages, tools, **options))
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of rendered text: special tokens are special here."""
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
-
     def train_on(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> Rendered:
         """Ids of the whole conversation, and which of them the model is to learn to say."""
         check_messages(messages, self._special)
@@ -112,17 +108,13 @@ class Chat:
             opening = prompt[len(self.render(messages[:turn], tools)) :]
             start = text.rfind(opening, 0, _common(text, other) + 1) + len(opening)
             notes.append("an earlier turn is written otherwise once the conversation goes on")
-        content = str(messages[turn].get("content") or "").strip()
-        if (
-            content
-            and (added := text[start:end].partition(content)[0].strip())
-            and content in text[start:end]
-        ):
-            notes.append(f"the template puts {added!r} before what the assistant says")
+        added, content, _ = text[start:end].partition(
+            str(messages[turn].get("content") or "").strip() or "\0"
+        )
+        if content and added.strip():
+            notes.append(f"the template puts {added.strip()!r} before what the assistant says")
         if not text.startswith(self.render(messages[: turn + 1], tools)):
-            notes.append(
-                "a turn is written otherwise than when it was the last one: its prompt differs in use"
-            )
+            notes.append("a turn is written otherwise than when it was the last: its prompt differs in use")
         return start, end
 
     def _rendered(self, messages: Sequence[Message], tools: Sequence[Any] | None, **options: Any) -> str:
@@ -130,7 +122,7 @@ class Chat:
         named = {key: _content(value) for key, value in config.items() if key.endswith("_token") and value}
         try:
             return self._template.render(messages=messages, tools=tools or None, **named, **options)
-        except jinja2.TemplateError as error:
+        except Exception as error:  # the template is a stranger's program: whatever it raises
             raise InputError(
                 f"the chat template of {self.name} refuses the conversation ({error}). Change its messages "
                 "to what the template knows."

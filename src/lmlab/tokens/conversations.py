@@ -13,8 +13,7 @@ from lmlab.storage import Path
 from lmlab.tokens.chat import Chat, Message, load_chat
 from lmlab.tokens.documents import DocumentFile
 from lmlab.tokens.store import Shard
-from lmlab.tokens.write import ShardTask, resumed
-from lmlab.tokens.writing import ShardWriter
+from lmlab.tokens.write import ShardTask, ShardWriter, resumed
 
 SPEAKERS = {"human": "user", "gpt": "assistant", "model": "assistant", "function": "tool"}
 DOMAIN = "chat"

@@ -48,7 +48,9 @@ def document_files(*places: Path) -> list[DocumentFile]:
             files += [DocumentFile(part, "") for part in parts_of(place)]
         else:
             found = [path for path in place.walk() if path.name.lower().endswith((*ROWS, *TEXT))]
-            files += [DocumentFile(path, _subfolder(path, place) or NO_DOMAIN) for path in found]
+            for path in found:
+                subfolder, inside, _ = path.relative_to(place).partition("/")
+                files.append(DocumentFile(path, subfolder if inside else NO_DOMAIN))
     if not files:
         raise InputError(
             f"{', '.join(map(str, places))} holds no document parts and no {', '.join((*ROWS, *TEXT))}, so "
@@ -74,10 +76,6 @@ def read_file(given: DocumentFile) -> Iterator[Document]:
             yield _document(text.encode(errors="replace"), row, domain, file)
     else:
         yield _document(file.read_bytes().decode(errors="replace").encode(), {}, domain, file)
-
-
-def _subfolder(file: Path, folder: Path) -> str:
-    return file.relative_to(folder).rpartition("/")[0].partition("/")[0]
 
 
 def _parquet(file: Path, domain: str) -> Iterator[Document]:

@@ -6,24 +6,22 @@ regular expressions overflow. The verdict is kept below LMLAB_CACHE by the token
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import islice, product
-from typing import TypeVar
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
 from lmlab.core import environ
-from lmlab.core.errors import LmlabError
+from lmlab.dataflow.failures import TaskFailed, WorkersLost
 from lmlab.dataflow.runner import Limits, open_runner
 from lmlab.storage import Path, read_json, write_json
 from lmlab.tokens.patterns import PATTERNS, byte_letters, pattern_of
 from lmlab.tokens.pieces import Cutter
 
-Item = TypeVar("Item")
 Ids = NDArray[np.uint32]
 Encode = Callable[[Sequence[bytes]], list[Ids]]
 
@@ -117,19 +115,10 @@ def hard_texts(tokenizer: tokenizers.Tokenizer) -> Iterator[str]:
         "",
     )
     byte_of = {letter: byte for byte, letter in enumerate(byte_letters())}
-    words = (
-        bytes(byte_of[letter] for letter in word)
-        for word in sorted(tokenizer.get_vocab(with_added_tokens=False))
-        if all(letter in byte_of for letter in word)
-    )
-    for some in _groups(words, 64):
-        yield b"".join(some).decode(errors="ignore")
-
-
-def _groups(items: Iterable[Item], size: int) -> Iterator[tuple[Item, ...]]:
-    rest = iter(items)
-    while group := tuple(islice(rest, size)):
-        yield group
+    words = sorted(tokenizer.get_vocab(with_added_tokens=False))
+    for start in range(0, len(words), 64):
+        letters = "".join(words[start : start + 64])
+        yield bytes(byte_of[letter] for letter in letters if letter in byte_of).decode(errors="ignore")
 
 
 def _verdict(tokenizer: tokenizers.Tokenizer) -> tuple[str, str]:
@@ -143,7 +132,7 @@ def _verdict(tokenizer: tokenizers.Tokenizer) -> tuple[str, str]:
         with open_runner(2, on="local", limits=Limits(task_failures=1, worker_deaths=1)) as runner:
             try:
                 (why,) = runner.run(first_difference, [text], name="trying kitoken")
-            except LmlabError as error:
+            except (TaskFailed, WorkersLost) as error:
                 why = str(error)
         write_json(kept, {"why": why})
     why = read_json(kept)["why"]
@@ -156,11 +145,10 @@ def first_difference(text: str) -> str:
     tokenizer.encode_special_tokens = True
     try:
         fast, slow = kitoken_encoder(tokenizer), library_encoder(tokenizer)
-        for some in _groups(hard_texts(tokenizer), 2_000):
-            pieces = [piece.encode() for piece in some]
-            for piece, ours, theirs in zip(some, fast(pieces), slow(pieces), strict=True):
-                if not np.array_equal(ours, theirs):
-                    return f"{piece[:40]!r} has other ids ({ours[:4].tolist()}, not {theirs[:4].tolist()} …)"
+        pieces = [text.encode() for text in hard_texts(tokenizer)]
+        for piece, ours, theirs in zip(pieces, fast(pieces), slow(pieces), strict=True):
+            if not np.array_equal(ours, theirs):
+                return f"{piece.decode()[:40]!r} has other ids"
     except Exception as error:  # noqa: BLE001 - the boundary of a trial: whatever it raises, it is not used
         return f"{type(error).__name__}: {error}"[:200]
     return ""

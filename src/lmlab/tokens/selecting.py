@@ -14,7 +14,7 @@ import numpy as np
 from lmlab.core.errors import InputError
 from lmlab.storage import Path
 from lmlab.tokens.store import OFFSET, SIZE, Ledger, Run, Shard, Source, Store
-from lmlab.tokens.writing import write_columns, write_ledger
+from lmlab.tokens.write import write_columns, write_ledger
 
 BLOCK_TOKENS = 1 << 22
 
@@ -44,15 +44,23 @@ def select_documents(
                 continue
             source = store.source(domain)
             is_new = ~np.isin(source.ids.view("S16"), seen.view("S16"))
-            kept = _within(np.diff(source.offsets), is_new, left)
-            row = {"store": address, "domain": domain, "tokens_there": source.token_count}
-            row |= {"documents_there": source.document_count, "repeated": int((~is_new).sum())}
+            kept = is_new
+            if left is not None:  # the first new documents that fit
+                kept = is_new & (np.cumsum(np.where(is_new, np.diff(source.offsets), 0)) <= left)
+            row: dict[str, Any] = {
+                "store": address,
+                "domain": domain,
+                "tokens_there": source.token_count,
+                "tokens": 0,
+            }
+            row |= {"documents": int(kept.sum()), "repeated": int((~is_new).sum())}
             if kept.any():
-                shards.append(_copy(out, f"shard-{len(shards):05d}", source, kept, _encoders(store)))
-                left = None if left is None else left - shards[-1].tokens
+                encoder = ", ".join(store.ledger.encoders())
+                shards.append(_copy(out, f"shard-{len(shards):05d}", source, kept, encoder))
+                row["tokens"] = shards[-1].tokens
                 seen = np.concatenate([seen, source.ids[kept]])
-            row |= {"tokens": shards[-1].tokens, "documents": int(kept.sum())} if kept.any() else {}
-            rows.append({"tokens": 0, "documents": 0} | row)
+            left = None if left is None else left - row["tokens"]
+            rows.append(row)
     return write_ledger(out, first.ledger.head, shards, rows)
 
 
@@ -66,13 +74,6 @@ def _check_alike(stores: Mapping[str, Store]) -> Store:
                 "their ids mean other text, so they can't be one store. Tokenize one of them again."
             )
     return first
-
-
-def _within(lengths: np.ndarray, is_new: np.ndarray, budget: int | None) -> np.ndarray:
-    """The first new documents that fit the budget."""
-    if budget is None:
-        return is_new
-    return is_new & (np.cumsum(np.where(is_new, lengths, 0)) <= budget)
 
 
 def _copy(out: Path, name: str, source: Source, kept: np.ndarray, encoder: str) -> Shard:
@@ -99,7 +100,3 @@ def _spans(source: Source, kind: str, kept: np.ndarray) -> Iterator[np.ndarray]:
         start, stop = int(source.offsets[first]), int(source.offsets[last])
         for begin, end in pairwise([*range(start, stop, BLOCK_TOKENS), stop]):
             yield stream[begin:end]
-
-
-def _encoders(store: Store) -> str:
-    return ", ".join(store.ledger.encoders())

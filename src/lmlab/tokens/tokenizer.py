@@ -57,14 +57,11 @@ def load_tokenizer(place: Path) -> tokenizers.Tokenizer:
 
 def load_all(place: Path, pattern: str | None = None) -> Loaded:
     """The tokenizer and its configs; `pattern` is that of a .tiktoken file whose name does not tell it."""
-    if place.name.endswith(".tiktoken"):
-        from lmlab.tokens.tiktoken import read_tiktoken
+    if place.name.endswith((".tiktoken", ".gguf")):
+        from lmlab.tokens import importing
 
-        return read_tiktoken(place, pattern)
-    if place.name.endswith(".gguf"):
-        from lmlab.tokens.gguf import read_gguf
-
-        return read_gguf(place)
+        is_gguf = place.name.endswith(".gguf")
+        return importing.read_gguf(place) if is_gguf else importing.read_tiktoken(place, pattern)
     file = place if place.name.endswith(".json") else place / "tokenizer.json"
     data = file.read_if_present()
     if data is None:
