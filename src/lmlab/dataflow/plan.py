@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lmlab.dataflow.execution import Result
 
 _ALL, _COLLECT = Reading(), Sink("fold")
-Pattern = str | Path | Callable[[int, int], str]
+Pattern = str | Callable[[int, int], str]
 
 
 def first(_key: Any, records: Iterator[Any]) -> Any:
@@ -203,11 +203,11 @@ class Dataset:
 
         `schema` is strict. Without it, it is inferred, and shards that differ in more than nulls are refused.
         """
-        return replace(self, sink=Sink("parquet", _text(pattern), schema))
+        return replace(self, sink=Sink("parquet", pattern, schema))
 
     def write_jsonl(self, pattern: Pattern) -> "Dataset":
         """One file of JSON lines a shard, packed if the name ends in .zst or .gz."""
-        return replace(self, sink=Sink("jsonl", _text(pattern)))
+        return replace(self, sink=Sink("jsonl", pattern))
 
     def reduce(
         self, local: Callable[[Iterator[Any]], Any], combine: Callable[[list[Any]], Any], **options: Any
@@ -238,10 +238,6 @@ class Dataset:
 
 def _length(records: Iterator[Any]) -> int:
     return sum(1 for _ in records)
-
-
-def _text(pattern: Pattern) -> str | Callable[[int, int], str]:
-    return str(pattern) if isinstance(pattern, Path) else pattern
 
 
 def _basenames(shard: Shard) -> list[str]:

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -155,13 +155,8 @@ def _combined(rows: Iterator[Sorted], shuffle: Shuffle) -> Iterator[Sorted]:
 def reduced(function: Callable[..., Any], key: str | Order, packed: Iterator[bytes]) -> Iterator[Record]:
     """What a reducer makes of the records of one key: one record, or an iterator of any number."""
     first = decode(next(packed))
-    made = function(value_of(first, key), _unpacked(first, packed))
+    made = function(value_of(first, key), chain([first], map(decode, packed)))
     yield from made if isinstance(made, Iterator) else (made,)
-
-
-def _unpacked(first: Record, packed: Iterator[bytes]) -> Iterator[Record]:
-    yield first
-    yield from map(decode, packed)
 
 
 @contextmanager

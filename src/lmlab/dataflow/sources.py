@@ -5,7 +5,7 @@ Files are listed and sorted once, when the plan is made, so that shard numbers a
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -106,10 +106,10 @@ def _cuts(piece: FilePiece, shard_bytes: int | None) -> Iterator[FilePiece]:
     groups: list[int] = []
     for number, size in enumerate(sizes):
         if groups and (sum(sizes[group] for group in groups) + size) * packed > shard_bytes:
-            yield FilePiece(piece.path, piece.size_bytes, piece.etag, "parquet", tuple(groups))
+            yield replace(piece, groups=tuple(groups))
             groups = []
         groups.append(number)
-    yield FilePiece(piece.path, piece.size_bytes, piece.etag, "parquet", tuple(groups))
+    yield replace(piece, groups=tuple(groups))
 
 
 def regroup(shards: Sequence[Shard], count: int) -> tuple[Shard, ...]:

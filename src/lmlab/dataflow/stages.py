@@ -270,12 +270,11 @@ def _each(call: Callable[[Any, Any], Any]) -> Callable[[Op, Stream, _Trace], Str
 
 def _reduce(op: Op, rows: Stream, trace: _Trace) -> Stream:
     for _, group in groupby(rows, itemgetter(0)):
-        first = next(group)[2]
+        packed = next(group)[2]
         try:
-            packed = chain([first], map(itemgetter(2), group))  # noqa: B031 - each only once
-            yield from reduced(op.function, op.setting, packed)
+            yield from reduced(op.function, op.setting, chain([packed], map(itemgetter(2), group)))  # noqa: B031
         except Exception as error:  # noqa: BLE001 - the boundary of one key
-            trace.failed(decode(first), error)
+            trace.failed(decode(packed), error)
 
 
 def _join(op: Op, rows: Stream, trace: _Trace) -> Stream:
