@@ -291,3 +291,11 @@ def test_sources_are_read_and_documents_written_on_any_store(any_root, rows_of):
     write_json(raw / "manifest.json", {"archives": entries})
     stage, _ = extracted(raw, any_root / "out")
     assert stage.documents_out == len(rows_of(any_root / "out")) == 32
+
+
+@pytest.mark.parametrize(("name", "renderer"), [("bomb.1.gz", "man"), ("bomb.jsonl.gz", "document")])
+def test_what_would_fill_the_memory_is_refused(tmp_path, monkeypatch, name, renderer):
+    monkeypatch.setattr(reading, "MAX_MEMBER_BYTES", 4 << 20)
+    (tmp_path / name).write_bytes(gzip.compress(b" " * (8 << 20)))
+    with pytest.raises(InputError, match=r"bomb.* holds more than 4 MiB to be read at once\. Split it"):
+        texts(tmp_path / name, (Slice("d", ("*",), renderer),))

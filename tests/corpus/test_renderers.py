@@ -146,3 +146,22 @@ def test_pseudonyms_are_stable_within_a_chunk_and_mean_nothing_beyond_it():
 def test_lines_longer_than_a_chunk_stay_whole():
     found = documents("log", b"a" * 200_000 + b"\nb\n" + b"c" * 70_000)
     assert [len(one.text) for one in found] == [200_001, 2, 70_000]
+
+
+# Each of these once took time by the square of its length, which here is minutes.
+ENDLESS = {
+    "roff names": ("man", b"\\[" * 200_000),
+    "roff fonts": ("man", b"\\f[" * 200_000),
+    "a mail address": ("log", b"a" * 2_000_000 + b"@"),
+    "a token": ("log", b"eyJ" * 500_000),
+    "clocks": ("pgn", {"record": '[Event "x"]\n' + "{ [%a " * 100_000}),
+    "slots": ("massive", {"intent": "a", "locale": "x", "utt": "u", "annot_utt": "[a : " * 100_000}),
+    "thoughts": ("chat", {"messages": [
+        {"role": "user", "content": "x"}, {"role": "assistant", "content": "<think></tool_call>" * 50_000}]}),
+}  # fmt: skip
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("what", ENDLESS)
+def test_markup_that_never_ends_is_read_in_linear_time(what):
+    assert documents(*ENDLESS[what])

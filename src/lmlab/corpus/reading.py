@@ -27,6 +27,7 @@ ARCHIVES = (".zip", ".whl", ".tgz", ".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".
 CRAWLS = (".warc", ".warc.gz", ".warc.zst")
 SPLIT_BYTES = 32 << 20
 """A larger zip or Parquet file is read by several tasks, so that it does not hold up one worker alone."""
+_BLOCK = 1 << 20
 _PACKED = {"gz": "gzip", "dz": "gzip", "zst": "zstd"}
 _HEADLESS = {"CID-SMILES": ("cid", "smiles")}
 # What a record of these starts with, and what it ends with.
@@ -143,10 +144,17 @@ def _records(
 
 
 def _whole(name: str, file: Any) -> bytes:
-    data = file.read(MAX_MEMBER_BYTES + 1)
-    if len(data) > MAX_MEMBER_BYTES:
-        raise InputError(f"{name} is larger than {MAX_MEMBER_BYTES >> 20} MiB and is read whole. Split it.")
-    return data
+    blocks, size = [], 0
+    while block := file.read(_BLOCK):  # not at once: for that the library takes four times the memory
+        blocks.append(block)
+        size += len(block)
+        _check_size(name, size)
+    return b"".join(blocks)
+
+
+def _check_size(name: str, size_bytes: int) -> None:
+    if size_bytes > MAX_MEMBER_BYTES:
+        raise InputError(f"{name} holds more than {MAX_MEMBER_BYTES >> 20} MiB to be read at once. Split it.")
 
 
 def _rows(name: str, file: Any, span: Span | None) -> Iterator[Any]:
@@ -164,37 +172,42 @@ def _rows(name: str, file: Any, span: Span | None) -> Iterator[Any]:
         yield from loaded if isinstance(loaded, list) else [loaded]
     elif ending in ("csv", "tsv", "txt") or base + ending in _HEADLESS:
         csv.field_size_limit(MAX_MEMBER_BYTES)
-        lines = (line.decode("utf-8-sig", "replace") + "\n" for line in _lines(file))
+        lines = (line.decode("utf-8-sig", "replace") + "\n" for line in _lines(name, file))
         dialect = "excel" if ending == "csv" else "excel-tab"
         yield from csv.DictReader(lines, _HEADLESS.get(base + ending), dialect=dialect)
     elif ending in _MARKS:
-        yield from ({"record": block.decode(errors="replace")} for block in _blocks(file, *_MARKS[ending]))
+        yield from (
+            {"record": block.decode(errors="replace")}
+            for block in _blocks(_lines(name, file), *_MARKS[ending])
+        )
     else:
-        yield from (line for line in _lines(file) if line.strip())
+        yield from (line for line in _lines(name, file) if line.strip())
 
 
-def _lines(file: Any) -> Iterator[bytes]:
-    pieces: list[bytes] = []
-    while block := file.read(1 << 20):
+def _lines(name: str, file: Any) -> Iterator[bytes]:
+    pieces, size = [], 0
+    while block := file.read(_BLOCK):
         first, *others = block.split(b"\n")
         pieces.append(first)
+        size += len(first)
+        _check_size(name, size)
         if others:
             yield b"".join(pieces)
             yield from others[:-1]
-            pieces = [others[-1]]
+            pieces, size = [others[-1]], len(others[-1])
     if any(pieces):
         yield b"".join(pieces)
 
 
-def _blocks(file: Any, start: bytes | None, end: bytes | None) -> Iterator[bytes]:
-    block = b""
-    for line in _lines(file):
+def _blocks(lines: Iterator[bytes], start: bytes | None, end: bytes | None) -> Iterator[bytes]:
+    block: list[bytes] = []
+    for line in lines:
         if start is not None and block and line.startswith(start):
-            yield block
-            block = b""
-        block += line + b"\n"
+            yield b"\n".join((*block, b""))
+            block = []
+        block.append(line)
         if end is not None and line.rstrip() == end:
-            yield block
-            block = b""
-    if block.strip():
-        yield block
+            yield b"\n".join((*block, b""))
+            block = []
+    if any(line.strip() for line in block):
+        yield b"\n".join((*block, b""))

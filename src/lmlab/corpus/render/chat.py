@@ -19,8 +19,8 @@ SOLVED = ("resolved", "success", "reward")
 ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "ai": "assistant"}
 ROLES |= {"function": "tool", "observation": "tool", "developer": "system"}
 _KEPT = ("source", "category", "subcategory", "repo", "instance_id", "exit_status", "reward", "trial")
-_MARKUP = re.compile(r"<(think|tool_call)>(.*?)</\1>\s*", re.DOTALL)
-_SLOT = re.compile(r"\[\s*([^\s:\]]+)\s*:\s*([^\]]*?)\s*\]")
+_MARKUP = re.compile(r"(</?(?:think|tool_call)>)")
+_SLOT = re.compile(r"\[\s*([^\s:\]]+)\s*:\s*([^\[\]]*?)\s*\]")
 
 
 @dataclass(frozen=True)
@@ -97,15 +97,30 @@ def _turn(message: Any) -> Turn:
     content, thinking = content or "", get(message, "reasoning_content", "")
     if role != "assistant":
         return Turn(role, content.strip())
-    found = _MARKUP.findall(content) if "</t" in content else []
+    found, content = _marked(content) if "</t" in content else ([], content)
     legacy = [message["function_call"]] if message.get("function_call") else []
     given = [*get(message, "tool_calls", []), *legacy]
     calls = [inner for tag, inner in found if tag == "tool_call"] + [
         call.get("function", call) for call in given
     ]
     thinking += "".join(inner.strip() for tag, inner in found if tag == "think")
-    content = _MARKUP.sub("", content) if found else content
     return Turn(role, content.strip(), thinking.strip(), tuple(_read_call(call) for call in calls))
+
+
+def _marked(content: str) -> tuple[list[tuple[str, str]], str]:
+    """What stands between the tags of thoughts and calls, by tag, and the rest; in linear time."""
+    found: list[tuple[str, str]] = []
+    rest: list[str] = []
+    held: list[str] = []
+    for piece in _MARKUP.split(content):
+        if held and piece == f"</{held[0][1:]}":
+            found.append((held[0][1:-1], "".join(held[1:])))
+            held = []
+        elif held or piece in ("<think>", "<tool_call>"):
+            held.append(piece)
+        else:
+            rest.append(piece)
+    return found, "".join(rest + held)
 
 
 def _read_call(call: Any) -> str:

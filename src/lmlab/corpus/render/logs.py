@@ -17,13 +17,13 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@
 _RUNNER_TIME = re.compile(r"^\ufeff?\d{4}-\d\d-\d\dT[\d:.]+Z ", re.MULTILINE)
 _SECRET = re.compile(
     r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|AKIA[0-9A-Z]{16}|xox[abpr]-[\w-]{10,}"
-    r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+"
+    r"|(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+"
 )
 _NAMED_SECRET = re.compile(
     r"((?:passw(?:or)?d|secret|token|api[_-]?key)['\"]?\s{0,3}[=:]\s{0,3}['\"]?)[^\s'\",;*]{6,}",
     re.IGNORECASE,
 )
-_MAIL = re.compile(r"()([\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,})")
+_MAIL = re.compile(r"()(?<![\w.+-])([\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){0,8}\.[A-Za-z]{2,24})")
 _HOME = re.compile(r"(/home/|/Users/|\\Users\\)([^\s/\\:'\",;)]+)")
 _HOST = re.compile(r"()(?<![\w.])([0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3})(?![\w.])")
 _HOUSE = frozenset(("runner", "root", "runneradmin", "travis", "ubuntu", "vsts", "Public", "circleci"))

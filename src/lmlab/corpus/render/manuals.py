@@ -17,9 +17,10 @@ _SPECIALS = """aq \x04 dq \x01 lq “ rq ” oq ‘ cq ’ em — en – bu • 
     Aq \x04 if ⇔"""
 _PAIRS: list[str] = str.split(_SPECIALS)
 _SPECIAL = dict(zip(_PAIRS[::2], _PAIRS[1::2], strict=True))
+# Names and arguments have a greatest length: a page of "\[" alone would take time by the square of it.
 _ESCAPE = re.compile(
-    r"\\(?:f(?:\(..|\[[^]]*\]|.)|s(?:[+-]?\d{1,2}|\[[^]]*\])|[mMgkn](?:\(..|\[[^]]*\]|.)|[hvwlLDoNXbBRZ]'[^'\n]*'"
-    r"|\*?(?:\((..)|\[([^]\n]*)\])|(.|\n))"
+    r"\\(?:[fmMgkn](?:\(..|\[[^]\n]{0,40}\]|.)|s(?:[+-]?\d{1,2}|\[[^]\n]{0,40}\])|[hvwlLDoNXbBRZ]'[^'\n]{0,200}'"
+    r"|\*?(?:\((..)|\[([^]\n]{1,40})\])|(.|\n))"
 )
 _COMMENT = re.compile(r"""^[.']?\\["#].*\n|[ \t]*\\".*""", re.MULTILINE)
 _ARGUMENT = re.compile(r'"((?:[^"]|"")*)"?|(\S+)')

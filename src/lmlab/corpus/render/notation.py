@@ -14,7 +14,7 @@ _FEATURE = re.compile(r"^FT   (\w+) +(\S+)((?:\nFT {19}.*)*)", re.MULTILINE)
 _GAME_TAG = re.compile(
     r'^\[(?:Event|Result|ECO|Opening|TimeControl|Termination|Variant|FEN) ".*"\]', re.MULTILINE
 )
-_CLOCK = re.compile(r"\s*\{\s*(?:\[%[^\]]*\]\s*)+\}(?: \d+\.\.\.(?= ))?")
+_CLOCK = re.compile(r"\s{0,2}\{\s?(?:\[%[^\]]{0,80}\]\s?){1,8}\}(?: \d{1,4}\.\.\.(?= ))?")
 
 
 def fasta(row: Row) -> Documents:
