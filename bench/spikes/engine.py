@@ -1,10 +1,10 @@
 """The spike before docs/decisions/0004-engine.md: group_by with one key that has 90 % of the bytes.
 
-Our file shuffle as Ray core tasks, Ray Data's hash shuffle and Daft, each on a fresh two-node Ray cluster on
-this machine (one core a node), and ours and Daft without Ray. What is grouped is digested in the order of its
-ids, so that equal digests mean equal work. CPU is that of all processes, the cluster's upkeep meanwhile
-included; memory is what is not shared, so not the object store of Ray. `bench/spikes/engine.py [MB]` prints
-the table; peers run in the interpreter that LMLAB_PEER_DATA names.
+Our file shuffle as Ray core tasks, Ray Data's hash shuffle and Daft, each on a fresh Ray cluster of two nodes
+on this machine (two logical cores each), and ours and Daft without Ray. What is grouped is digested in the
+order of its ids, so that equal digests mean equal work. CPU is that of all processes, the cluster's upkeep
+meanwhile included; memory is what is not shared, so not Ray's object store.
+`bench/spikes/engine.py [MB [ENGINE …]]` prints the table; peers run in the interpreter of LMLAB_PEER_DATA.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from lmlab.core import environ
 HERE = Path(__file__).parent
 TIMEOUT_S = 420
 FILES, HOT_SHARE, DOCUMENT_BYTES, SHARDS = 8, 0.9, 4_000, 8
-STORE_BYTES = 1_000_000_000
+STORE_BYTES = 2_000_000_000
 UPKEEP = ("raylet", "gcs_server", "monitor", "dashboard", "DashboardAgent", "RuntimeEnvAgent", "ray start")
 
 PEER = """
@@ -89,7 +89,7 @@ def main() -> None:
         truth = reference(Path(folder))
         engines = [("ours on ray", sys.executable), ("ours on processes", sys.executable)]
         engines += [(name, peer) for name in ("ray data", "daft on ray", "daft native") if peer]
-        for name, interpreter in engines:
+        for name, interpreter in [each for each in engines if each[0] in (sys.argv[2:] or dict(engines))]:
             print(row(name, Path(interpreter), folder, truth), flush=True)
 
 
@@ -173,7 +173,7 @@ def _place(name: str, interpreter: Path) -> Generator[tuple[str, list[int]]]:
     sys.path.insert(0, str(HERE.parents[1] / "tests"))
     from services.ray_cluster import Cluster
 
-    cluster = Cluster(cores=1, store_bytes=STORE_BYTES, interpreter=interpreter, has_clients=False)
+    cluster = Cluster(store_bytes=STORE_BYTES, interpreter=interpreter, has_clients=False)
     try:
         cluster.start_head()
         cluster.start_node()
