@@ -33,7 +33,7 @@ def fit(out: Path, dims: int, sample: int, seed: int, documents: Path) -> None:
     from safetensors.numpy import save
 
     table = sample_of(documents, sample).combine_chunks()
-    counts = csr_matrix(vstack([hashed(batch, WORDS) for batch in batches(table)]))
+    counts = csr_matrix(vstack([hashed(batch, WORDS, names_only=True) for batch in batches(table)]))
     frequency = np.bincount(counts.indices, minlength=WORDS.buckets)
     known = np.flatnonzero(frequency > 1)
     if min(table.num_rows, len(known)) < dims:
@@ -59,7 +59,7 @@ def embed(table: pa.Table, folder: Path) -> pa.Table:
     """The annotation: the embedding of each document by the projection in `folder`."""
     projection, found = load(folder), []
     for batch in batches(table):
-        counts = hashed(batch, WORDS)
+        counts = hashed(batch, WORDS, names_only=True)
         counts.data = np.log1p(counts.data)
         found.append(counts @ projection)
     vectors = np.concatenate(found)

@@ -41,14 +41,18 @@ def batches(table: pa.Table) -> Iterator[pa.Table]:
     yield table.slice(start)
 
 
-def hashed(table: pa.Table, ngrams: NGrams) -> csr_matrix:
-    """float32 [documents, buckets]: how often each feature stands in each document."""
+def hashed(table: pa.Table, ngrams: NGrams, *, names_only: bool = False) -> csr_matrix:
+    """float32 [documents, buckets]: how often each feature stands in each document.
+
+    `names_only` leaves out marks, numbers and what is shorter than three letters.
+    """
     data, offsets = text_buffers(table)
     looked_at = int(np.minimum(np.diff(offsets), CAP_BYTES).sum())
     room = looked_at * (ngrams.words + (2 if ngrams.characters else 0)) + 1
     indices, counts = np.empty(room, np.int32), np.empty(room, np.float32)
     place = np.full(ngrams.buckets, -1, np.int64)
-    ends = kernels.features(data, offsets, ngrams.words, ngrams.characters, CAP_BYTES, place, indices, counts)
+    settings = ngrams.words, ngrams.characters, CAP_BYTES, names_only
+    ends = kernels.features(data, offsets, *settings, place, indices, counts)
     used = int(ends[-1]) if len(ends) else 0
     shape = (table.num_rows, ngrams.buckets)
     return csr_matrix((counts[:used].copy(), indices[:used].copy(), np.r_[0, ends]), shape=shape)

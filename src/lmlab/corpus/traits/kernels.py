@@ -44,11 +44,23 @@ def _token(data, position, end):  # noqa: ANN001, ANN202
 
 
 @compiled
-def features(data, offsets, words, characters, cap, place, indices, counts):  # noqa: ANN001, ANN201
+def _names_something(data, start, end):  # noqa: ANN001, ANN202
+    """Whether a token is a word of at least three letters: not a mark, a number, a path of an icon."""
+    if end - start < 3:
+        return False
+    for i in range(start, end):
+        if data[i] < 128 and not (97 <= data[i] <= 122 or 65 <= data[i] <= 90):
+            return False
+    return True
+
+
+@compiled
+def features(data, offsets, words, characters, cap, names_only, place, indices, counts):  # noqa: ANN001, ANN201
     """Hashed features of every document, each once with its count; returns the ends.
 
     They are runs of up to `words` words and, unless 0, every run of `characters` bytes inside a word with its
-    edges. `place` has one int64 for each bucket, all -1. At most `cap` bytes of a document are looked at.
+    edges. `place` has one int64 for each bucket, all -1. At most `cap` bytes of a document are looked at, and
+    with `names_only` just the words of three letters or more.
     """
     mask = np.uint64(len(place) - 1)
     ends = np.empty(len(offsets) - 1, np.int64)
@@ -63,6 +75,8 @@ def features(data, offsets, words, characters, cap, place, indices, counts):  # 
                 continue
             start = position
             word, position = _token(data, start, end)
+            if names_only and not _names_something(data, start, position):
+                continue
             for n in range(min(words, seen + 1) - 1, 0, -1):
                 recent[n] = recent[n - 1] * _PRIME + word
             recent[0] = word
