@@ -79,6 +79,24 @@ def test_topics_recover_the_domains_and_are_told_by_their_words(clustered):
         assert len(set(row["words"]) & set(WORDS[start : start + 20].tolist())) >= 6
 
 
+def test_drawings_full_of_numbers_are_one_topic(documents, out):
+    draw = np.random.default_rng(3)
+    drawings = [
+        (
+            "svg",
+            f"icon{i}",
+            f'<svg><path fill="none" d="M{draw.integers(999)} h{draw.integers(99)} l.{i}z"/></svg>',
+        )
+        for i in range(200)
+    ]
+    texts = [(domain, f"{domain}{i}", about(domain, 7 * i)) for domain in DOMAINS[:2] for i in range(40)]
+    made = documents(drawings + texts)
+    vectors = made_of(embed, Embeddings, out("vectors"), made, dims=8, workers=1)
+    clustered = made_of(topics, Topics, out("clusters"), made, vectors, count=3, workers=1)
+    found = read_json(clustered.path / "topics.json")["topics"]
+    assert sorted(row["documents"] for row in found) == [40, 40, 200]
+
+
 def test_the_same_bytes_come_out_wherever_the_tasks_run(corpus, embedded, clustered, out, any_runner):
     again = made_of(embed, Embeddings, out("again"), corpus, dims=16, workers=2)
     assert [p.read_bytes() for p in again.path.walk()] == [p.read_bytes() for p in embedded.path.walk()]
