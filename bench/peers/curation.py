@@ -33,7 +33,9 @@ def main() -> None:
     """Arguments: a folder of jsonl shards, a tokenizer.json, a work folder; prints what came out as JSON."""
     source, tokenizer, work = sys.argv[1:4]
     shards = len(list(Path(source).iterdir()))
-    exact = ExactDedupConfig(content_getter=lambda document: document.text, hash_config=HashConfig(precision=64, hash_fc="xxhash"))
+    exact = ExactDedupConfig(
+        content_getter=lambda document: document.text, hash_config=HashConfig(precision=64, hash_fc="xxhash")
+    )
     near = MinhashConfig(
         n_grams=WORDS,
         num_buckets=BANDS,
@@ -58,7 +60,9 @@ def main() -> None:
             [
                 JsonlReader(f"{work}/unique"),
                 MinhashDedupFilter(f"{work}/nc"),
-                DocumentTokenizer(f"{work}/tokens", tokenizer, eos_token="<|endoftext|>", shuffle_documents=False),
+                DocumentTokenizer(
+                    f"{work}/tokens", tokenizer, eos_token="<|endoftext|>", shuffle_documents=False
+                ),
             ],
             shards,
         ),
@@ -66,7 +70,9 @@ def main() -> None:
     seconds = {}
     for name, (steps, tasks) in stages.items():
         started = time.perf_counter()
-        LocalPipelineExecutor(steps, tasks=tasks, workers=min(WORKERS, tasks), logging_dir=f"{work}/{name}").run()
+        LocalPipelineExecutor(
+            steps, tasks=tasks, workers=min(WORKERS, tasks), logging_dir=f"{work}/{name}"
+        ).run()
         seconds[name] = round(time.perf_counter() - started, 2)
     stats = json.loads(Path(work, "tokens", "stats.json").read_text())
     print(json.dumps({"seconds": seconds, **written(Path(work) / "tokens"), "stats": len(stats)}))
