@@ -81,12 +81,9 @@ def test_topics_recover_the_domains_and_are_told_by_their_words(clustered):
 
 def test_drawings_full_of_numbers_are_one_topic(documents, out):
     draw = np.random.default_rng(3)
+    strokes = [[f"{a}{b}9{a}9{c}" for a in "hvlacz" for b in range(3)] for c in "mnpqs"]  # in five styles
     drawings = [
-        (
-            "svg",
-            f"icon{i}",
-            f'<svg><path fill="none" d="M{draw.integers(999)} h{draw.integers(99)} l.{i}z"/></svg>',
-        )
+        ("svg", f"icon{i}", f'<svg path="{" ".join(draw.choice(strokes[i % 5], 40))}" fill="none" {i}/>')
         for i in range(200)
     ]
     texts = [(domain, f"{domain}{i}", about(domain, 7 * i)) for domain in DOMAINS[:2] for i in range(40)]
