@@ -85,10 +85,11 @@ def test_memory_limit_needs_a_process_of_its_own():
 def test_tasks_are_packed_into_workers_by_cores_memory_and_threads(asked, threads, expected, tmp_path):
     tasks_at_once, processes = expected
     with Workers(4) as workers:
+        # First, so that all workers stand when it is seen how many tasks run at once.
+        ids = workers.run(faulty_tasks.process_id, range(8), name="ids", resources=asked, threads=threads)
         seen = workers.run(
             faulty_tasks.at_once, [str(tmp_path)] * 8, name="map", resources=asked, threads=threads
         )
-        ids = workers.run(faulty_tasks.process_id, range(8), name="ids", resources=asked, threads=threads)
     assert max(seen) == tasks_at_once
     assert len(set(ids)) == processes
     assert os.getpid() not in ids  # one process is still another one
