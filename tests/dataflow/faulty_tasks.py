@@ -89,12 +89,12 @@ def stops_once(marks: str) -> str:
 
 
 def fills_memory(task: tuple[str, int]) -> int:
-    """Holds so many MiB for a while."""
+    """Holds so many MiB, the longer the more."""
     marks, mebibytes = task
     (Path(marks) / str(time.monotonic_ns())).touch()
     held = bytearray(mebibytes << 20)
     held[:: 1 << 12] = b"x" * len(held[:: 1 << 12])
-    time.sleep(1.5)
+    time.sleep(mebibytes / 100)
     return len(held)
 
 

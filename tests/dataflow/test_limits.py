@@ -68,6 +68,7 @@ def test_deaths_of_all_tasks_together_have_a_budget_too(any_runner, tmp_path):
     assert 5 <= len(list(tmp_path.iterdir())) <= 6
 
 
+@pytest.mark.slow
 def test_stopped_worker_is_killed_and_counted_as_a_death(any_runner, tmp_path):
     with any_runner(2, limits=Limits(heartbeat_s=2)) as runner:
         assert runner.run(faulty_tasks.stops_once, [str(tmp_path)], name="read") == ["done"]

@@ -88,7 +88,11 @@ def test_tasks_are_packed_into_workers_by_cores_memory_and_threads(asked, thread
         # First, so that all workers stand when it is seen how many tasks run at once.
         ids = workers.run(faulty_tasks.process_id, range(8), name="ids", resources=asked, threads=threads)
         seen = workers.run(
-            faulty_tasks.at_once, [str(tmp_path)] * 8, name="map", resources=asked, threads=threads
+            faulty_tasks.at_once,
+            [str(tmp_path)] * 2 * tasks_at_once,
+            name="map",
+            resources=asked,
+            threads=threads,
         )
     assert max(seen) == tasks_at_once
     assert len(set(ids)) == processes
