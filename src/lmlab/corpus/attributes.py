@@ -17,6 +17,7 @@ from lmlab.corpus.schema import DOCUMENTS, parts_of
 from lmlab.dataflow.files import read_parquet, write_parquet
 from lmlab.dataflow.runner import Runner
 from lmlab.storage import Path
+from lmlab.storage.parts import run_all
 
 Annotation = Callable[[pa.Table, Any], pa.Table]
 Say = Callable[[str, int, int], None]
@@ -86,7 +87,7 @@ class Parts:
     def __init__(self, corpora: Mapping[str, Path]) -> None:
         self.places = [(name, path) for name, folder in corpora.items() for path in parts_of(folder)]
         self.paths = [path for _, path in self.places]
-        self.starts = np.cumsum([0, *map(count_rows, self.paths)])
+        self.starts = np.cumsum([0, *run_all(count_rows, self.paths)])
 
     def split(self, rows: np.ndarray) -> list[np.ndarray]:
         """Sorted row numbers, by part and counted from its start."""
@@ -102,7 +103,8 @@ def mark(parts: Parts, out: Path, rows: np.ndarray, values: pa.Table, runner: Ru
     """Write attributes that are null but for these sorted rows, which get `values` (one row for each)."""
     tasks, first = [], 0
     for part, target, own in zip(parts.paths, parts.in_folder(out), parts.split(rows), strict=True):
-        tasks.append((part, target, own, values.slice(first, len(own)).combine_chunks()))
+        # Taken: a slice would be sent to the worker with all of the table behind it.
+        tasks.append((part, target, own, values.take(np.arange(first, first + len(own)))))
         first += len(own)
     runner.run(_mark_part, tasks, name="mark")
 
