@@ -5,12 +5,16 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from lmlab.core.errors import ConfigError, InputError
-from lmlab.corpus import Holdout
-from lmlab.corpus.heldout import held_out
+from lmlab.corpus import Holdout, heldout
 
 
 def ids(count, prefix="x"):
     return [f"{prefix}{i}" for i in range(count)]
+
+
+def held_out(ids, domains, sizes, holdout):
+    names, domain = np.unique(np.array(domains, dtype=str), return_inverse=True)
+    return heldout.held_out(heldout.ranks_of(ids, holdout.seed), domain, names.tolist(), sizes, holdout)
 
 
 def test_share_of_a_large_domain_is_held_out():

@@ -67,14 +67,12 @@ def curate_all(documents: Path, out: Path, recipe: Recipe, runner: Runner, say: 
 
 
 def _domains(split: Split, repeats: np.ndarray) -> list[Row]:
-    train = np.flatnonzero(~split.is_held)
-    is_train = np.zeros(len(split.is_held), bool)
-    is_train[np.delete(train, repeats)] = True
-    table = []
-    for domain in sorted(set(split.domains)):
-        entry: Row = {"domain": domain}
-        for name, chosen in (("train", is_train), ("holdout", split.is_held)):
-            own = split.sizes[chosen & (np.array(split.domains) == domain)]
-            entry |= {f"{name}_documents": len(own), f"{name}_bytes": int(own.sum())}
-        table.append(entry)
-    return table
+    rows: list[Row] = [{"domain": name} for name in split.names]
+    train = np.delete(np.flatnonzero(~split.is_held), repeats)
+    for name, chosen in (("train", train), ("holdout", np.flatnonzero(split.is_held))):
+        domain, count = split.domain[chosen], len(rows)
+        documents = np.bincount(domain, minlength=count).tolist()
+        sizes = np.bincount(domain, split.sizes[chosen], count).astype(int).tolist()
+        for row, *counted in zip(rows, documents, sizes, strict=True):
+            row |= dict(zip((f"{name}_documents", f"{name}_bytes"), counted, strict=True))
+    return sorted(rows, key=lambda row: row["domain"])

@@ -26,7 +26,10 @@ HELD_OUT = "held out"
 class Split:
     """The documents that could be held out, in order."""
 
-    domains: list[str]
+    names: list[str]
+    """Of the domains."""
+    domain: np.ndarray
+    """Place in `names`."""
     sizes: np.ndarray
     """int64 UTF-8 bytes."""
     is_held: np.ndarray
@@ -41,24 +44,29 @@ def mark_held_out(
     Only those that the rules keep are looked at. InputError for a domain that can't spare any.
     """
     parts = Parts({"": documents})
-    described = runner.run(partial(describe, rules=rules), parts.paths, name="holdout")
+    look_at = partial(describe, rules=rules, seed=settings.seed)
+    described = runner.run(look_at, parts.paths, name="holdout")
     rows = np.concatenate([part[0] + start for part, start in zip(described, parts.starts, strict=False)])
-    ids, domains = ([value for part in described for value in part[i]] for i in (1, 2))
-    sizes = np.concatenate([part[3] for part in described])
-    is_held = held_out(ids, domains, sizes, settings)
+    ranks, sizes = (np.concatenate([part[i] for part in described]) for i in (1, 2))
+    domains = pa.chunked_array([part[3] for part in described]).unify_dictionaries().combine_chunks()
+    names, domain = domains.dictionary.to_pylist(), domains.indices.to_numpy()
+    is_held = held_out(ranks, domain, names, sizes, settings)
     mark(parts, out, rows[is_held], pa.table({"reason": [HELD_OUT] * int(is_held.sum())}), runner)
-    return Split(domains, sizes, is_held)
+    return Split(names, domain, sizes, is_held)
 
 
-def describe(part: Path, rules: Sequence[Rule]) -> tuple[np.ndarray, list[str], list[str], np.ndarray]:
-    """Row, id, domain and bytes of every document of a part that the rules keep."""
+def describe(
+    part: Path, rules: Sequence[Rule], seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, pa.DictionaryArray]:
+    """Row, rank, bytes and domain of every document of a part that the rules keep."""
     table = read_parquet(part, DOCUMENTS.names)
     rows = np.arange(table.num_rows)
     for rule in rules:
         table, reasons = judged(rule, table, part.name)
         kept = np.array([reason is None for reason in reasons], bool)
         table, rows = table.filter(pa.array(kept)), rows[kept]
-    return rows, table.column("id").to_pylist(), _domains(table), text_sizes(table)
+    domains = pa.array(_domains(table), pa.string()).dictionary_encode()
+    return rows, ranks_of(table.column("id").to_pylist(), seed), text_sizes(table), domains
 
 
 def _domains(table: pa.Table) -> list[str]:
@@ -71,21 +79,25 @@ def _domains(table: pa.Table) -> list[str]:
     return domains
 
 
-def held_out(ids: Sequence[str], domains: Sequence[str], sizes: np.ndarray, holdout: Holdout) -> np.ndarray:
-    """bool per document: ids that hash below `share`, and in every domain more until both minima are met.
+def ranks_of(ids: Sequence[str], seed: int) -> np.ndarray:
+    """uint64 for each id: documents are held out in this order."""
+    return np.array([xxhash.xxh3_64_intdigest(value.encode(), seed=seed) for value in ids], np.uint64)
+
+
+def held_out(
+    ranks: np.ndarray, domain: np.ndarray, names: Sequence[str], sizes: np.ndarray, holdout: Holdout
+) -> np.ndarray:
+    """bool per document: ranks below `share`, and in every domain more until both minima are met.
 
     Raises InputError for a domain that can't meet them and still have text to train on.
 
     >>> sizes = np.array([60_000, 60_000, 60_000])
-    >>> int(held_out(["a", "b", "c"], ["prose"] * 3, sizes, Holdout()).sum())
+    >>> int(held_out(ranks_of("abc", 0), np.zeros(3, int), ["prose"], sizes, Holdout()).sum())
     2
     """
-    rank = np.array([xxhash.xxh3_64_intdigest(value.encode(), seed=holdout.seed) for value in ids], np.uint64)
-    chosen = rank < np.uint64(int(holdout.share * 2.0**64))
-    domain_of = np.array(domains, dtype=str)
-    for domain in sorted(set(domains)):
-        rows = np.flatnonzero(domain_of == domain)
-        ordered = rows[np.argsort(rank[rows], kind="stable")]
+    chosen = ranks < np.uint64(int(holdout.share * 2.0**64))
+    ends = np.cumsum(np.bincount(domain, minlength=len(names)))
+    for name, ordered in zip(names, np.split(np.lexsort((ranks, domain)), ends[:-1]), strict=True):
         enough = max(
             holdout.min_documents,
             1 + int(np.searchsorted(np.cumsum(sizes[ordered]), holdout.min_bytes)),
@@ -93,7 +105,7 @@ def held_out(ids: Sequence[str], domains: Sequence[str], sizes: np.ndarray, hold
         )
         if enough >= len(ordered):
             raise InputError(
-                f"Domain {domain!r} has {len(ordered)} documents, {format_bytes(float(sizes[rows].sum()))}: "
+                f"Domain {name!r} has {len(ordered)} documents, {format_bytes(float(sizes[ordered].sum()))}: "
                 f"too little to hold out {holdout.min_documents} documents and "
                 f"{format_bytes(holdout.min_bytes)} and still train on it. Add text, join it with another "
                 "domain, or lower the minima of Holdout."
