@@ -1,7 +1,8 @@
 """Reading the members of an archive in one pass, without ever writing one to disk.
 
 What an archive is, its name says: a zip, a tar or one packed file, or a Debian package. Links are no files of
-their own, an archive in an archive is not entered, and bombs are refused before they fill the memory.
+their own, so what lies under three names is read once; an archive in an archive is not entered, and bombs are
+refused before they fill the memory.
 """
 
 import bz2
@@ -21,7 +22,6 @@ import pyarrow as pa
 
 from lmlab.core.errors import InputError
 from lmlab.core.units import format_bytes
-from lmlab.corpus.debian import data_tar
 from lmlab.storage import Path
 
 MAX_MEMBER_BYTES = 256 << 20
@@ -40,68 +40,71 @@ _INFLATED: dict[str, Callable[[Any], Any]] = {
     "zst": lambda file: pa.CompressedInputStream(file, "zstd"),
 }
 Wanted = Callable[[str], bool]
+Span = tuple[int, int]
+Members = Iterator[tuple[str, bytes]]
 
 
-def members(
-    path: Path, patterns: tuple[str, ...], span: tuple[int, int] | None = None
-) -> Iterator[tuple[str, bytes]]:
+def members(path: Path, patterns: tuple[str, ...], span: Span | None = None) -> Members:
     """Name and bytes of every regular file that a pattern matches, in the archive's order.
 
     `span` is the range of members to look at, for a zip that several tasks share. A name that comes twice is
     given twice. A gzipped tar is inflated once: seeking inflates it anew for every member (110 s, not 12).
     Raises InputError for an archive that is cut off or corrupt, or has a member that no honest one holds.
     """
+    with path.open() as packed:
+        yield from members_of(str(path), packed, patterns, span)
+
+
+def members_of(
+    place: str, packed: io.BufferedIOBase, patterns: tuple[str, ...], span: Span | None = None
+) -> Members:
+    """The members of an open archive, as `members` gives those of a file; errors name its `place`."""
     matcher = re.compile("|".join(translate(pattern) for pattern in patterns))
     is_wanted: Wanted = lambda name: matcher.match(name) is not None  # noqa: E731 - with its type
-    name, size_bytes = "(start)", path.size()
+    name, size_bytes = "(start)", packed.seek(0, io.SEEK_END)
+    packed.seek(0)
     try:
-        with path.open() as packed:
-            if path.name.endswith((".whl", ".zip")):
-                found = _zip_members(path, packed, is_wanted, span)
-            else:
-                found = _stream_members(path, packed, is_wanted)
-            for name, data in found:
-                yield name, data
+        if place.endswith((".whl", ".zip")):
+            found = _zip_members(place, packed, is_wanted, span)
+        else:
+            found = _stream_members(place, packed, is_wanted)
+        for name, data in found:
+            yield name, data
     except _BROKEN as error:
         raise InputError(
-            f"{path} ({format_bytes(size_bytes)}) is truncated or corrupt after {name} "
+            f"{place} ({format_bytes(size_bytes)}) is truncated or corrupt after {name} "
             f"({type(error).__name__}: {error}). Remove it and fetch it again."
         ) from error
 
 
-def _zip_members(
-    path: Path, packed: io.BufferedIOBase, is_wanted: Wanted, span: tuple[int, int] | None
-) -> Iterator[tuple[str, bytes]]:
+def _zip_members(place: str, packed: io.BufferedIOBase, is_wanted: Wanted, span: Span | None) -> Members:
+    size_bytes = packed.seek(0, io.SEEK_END)
     with zipfile.ZipFile(packed) as archive:
         # What overlaps is counted as often as it is read.
-        _check_ratio(path, sum(member.file_size for member in archive.infolist()), path.size())
+        _check_ratio(place, sum(member.file_size for member in archive.infolist()), size_bytes)
         for member in archive.infolist()[slice(*span or (None,))]:
-            _check(path, member.filename, member.file_size * is_wanted(member.filename))
+            _check(place, member.filename, member.file_size * is_wanted(member.filename))
             if member.is_dir() or not is_wanted(member.filename):
                 continue
             if member.flag_bits & 1:
-                _refuse(path, f"{member.filename} encrypted, which nobody can read")
+                _refuse(place, f"{member.filename} encrypted, which nobody can read")
             with archive.open(member) as file:
                 yield member.filename, _read(file, member.file_size)
 
 
-def _stream_members(path: Path, packed: io.BufferedIOBase, is_wanted: Wanted) -> Iterator[tuple[str, bytes]]:
-    name, file = data_tar(packed) if path.name.endswith(".deb") else (path.name, packed)
-    stem, _, ending = name.rpartition(".")
-    with _INFLATED.get(ending, lambda file: file)(file) as unpacked:
-        if ending not in _INFLATED or ending == "tgz" or stem.endswith(".tar"):
-            yield from _tar_members(path, _Stream(path, unpacked), is_wanted)
-        elif is_wanted(stem):
-            data = unpacked.read(MAX_MEMBER_BYTES + 1)
-            _check(path, stem, len(data))
-            yield stem, data
+def _stream_members(place: str, packed: io.BufferedIOBase, is_wanted: Wanted) -> Members:
+    size_bytes = packed.seek(0, io.SEEK_END)
+    packed.seek(0)
+    name, file = _data_tar(packed) if place.endswith(".deb") else (place, packed)
+    with _INFLATED.get(name.rpartition(".")[2], lambda file: file)(file) as unpacked:
+        yield from _tar_members(place, _Stream(place, size_bytes, unpacked), is_wanted)
 
 
-def _tar_members(path: Path, stream: Any, is_wanted: Wanted) -> Iterator[tuple[str, bytes]]:
+def _tar_members(place: str, stream: Any, is_wanted: Wanted) -> Members:
     with tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK) as archive:
         for member in archive:
             name = member.name.removeprefix("./").encode(errors="surrogateescape").decode(errors="replace")
-            _check(path, name, member.size * is_wanted(name))
+            _check(place, name, member.size * is_wanted(name))
             if member.isfile() and is_wanted(name):
                 file = archive.extractfile(member)
                 assert file is not None
@@ -118,14 +121,14 @@ def _tar_members(path: Path, stream: Any, is_wanted: Wanted) -> Iterator[tuple[s
 class _Stream:
     """What comes out of a packed file, counted, and the last of it once more."""
 
-    def __init__(self, path: Path, file: IO[bytes]) -> None:
-        self._path, self._packed_bytes, self._file = path, path.size(), file
+    def __init__(self, place: str, packed_bytes: int, file: IO[bytes]) -> None:
+        self._place, self._packed_bytes, self._file = place, packed_bytes, file
         self._blocks, self._count = (b"", b""), 0
 
     def read(self, size: int) -> bytes:
         block = self._file.read(size)
         self._count += len(block)
-        _check_ratio(self._path, self._count, self._packed_bytes)
+        _check_ratio(self._place, self._count, self._packed_bytes)
         self._blocks = (self._blocks[1], block)
         return block
 
@@ -136,6 +139,36 @@ class _Stream:
         return last[start : start + tarfile.BLOCKSIZE]
 
 
+def _data_tar(file: io.BufferedIOBase) -> tuple[str, io.BufferedIOBase]:
+    """Name and packed bytes of the files of a Debian package."""
+    if file.read(8) != b"!<arch>\n":
+        raise EOFError("it does not begin as a Debian package does")
+    while len(header := file.read(60)) == 60 and header.endswith(b"`\n"):
+        name, size = header[:16].decode("ascii", "replace").strip(" /"), int(header[48:58])
+        if name.startswith("data.tar"):
+            return name, io.BufferedReader(_Part(file, size), _BLOCK)
+        file.seek(size + size % 2, io.SEEK_CUR)
+    raise EOFError("it holds no data.tar")
+
+
+class _Part(io.RawIOBase):
+    """So many bytes of a file, as a file that ends where they end."""
+
+    def __init__(self, file: io.BufferedIOBase, size: int) -> None:
+        self._file, self._left = file, size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(min(len(buffer), self._left))
+        if not data and self._left:
+            raise EOFError(f"{self._left} bytes are missing")
+        buffer[: len(data)] = data
+        self._left -= len(data)
+        return len(data)
+
+
 def _read(file: IO[bytes], size: int) -> bytes:
     data = file.read(size + 1)
     if len(data) != size:
@@ -143,18 +176,18 @@ def _read(file: IO[bytes], size: int) -> bytes:
     return data
 
 
-def _check_ratio(path: Path, size_bytes: int, packed_bytes: int) -> None:
+def _check_ratio(place: str, size_bytes: int, packed_bytes: int) -> None:
     if size_bytes > max(MAX_RATIO * packed_bytes, MAX_MEMBER_BYTES):
-        _refuse(path, f"{format_bytes(size_bytes)} or more, above {MAX_RATIO} times its size, as bombs do")
+        _refuse(place, f"{format_bytes(size_bytes)} or more, above {MAX_RATIO} times its size, as bombs do")
 
 
-def _check(path: Path, name: str, size_bytes: int) -> None:
+def _check(place: str, name: str, size_bytes: int) -> None:
     if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/") or "\0" in name:
-        _refuse(path, f"a member named {name!r}, which points outside")
+        _refuse(place, f"a member named {name!r}, which points outside")
     if size_bytes > MAX_MEMBER_BYTES:
         limit = format_bytes(MAX_MEMBER_BYTES)
-        _refuse(path, f"{name} of {format_bytes(size_bytes)}, above {limit}, which could fill the memory")
+        _refuse(place, f"{name} of {format_bytes(size_bytes)}, above {limit}, which could fill the memory")
 
 
-def _refuse(path: Path, what: str) -> NoReturn:
-    raise InputError(f"{path} holds {what}. Don't use this archive.")
+def _refuse(place: str, what: str) -> NoReturn:
+    raise InputError(f"{place} holds {what}. Don't use this archive.")
