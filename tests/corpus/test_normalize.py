@@ -7,7 +7,7 @@ import pytest
 
 from lmlab.artifacts import Artifact
 from lmlab.core.errors import InputError
-from lmlab.corpus import Normalization, normalize
+from lmlab.corpus import Normalization, normalize, normalizing
 from lmlab.corpus.schema import document_id, part_name, part_of
 from lmlab.dataflow import write_jsonl, write_parquet
 from lmlab.storage import Path
@@ -106,3 +106,42 @@ def test_documents_of_64_mib_and_of_100_mb_of_blanks(source, out, rows_of):
     texts = ["word " * (64 << 18) + "end", "a" + " " * 100_000_000 + "b", " " * 100_000_000, "x"]
     normalize.body(out(), source("raw", pa.table({"text": pa.array(texts, pa.large_string())})), workers=1)
     assert {len(row["text"]) for row in rows_of(out().path)} == {len(texts[0]), 130, 1}
+
+
+@pytest.mark.parametrize("name", ["part-00000-3f2a-c000.snappy.parquet", "part-0.parquet"])
+def test_files_that_spark_and_pyarrow_name_parts_are_read_as_any_other(tmp_path, out, name):
+    write_parquet(Path(tmp_path / "raw" / name), pa.table({"text": ["one", "two"]}))
+    assert normalize.body(out(), Artifact.at(tmp_path / "raw"), workers=1).documents == 2
+
+
+def test_rows_without_a_name_are_told_apart_in_every_file_and_part_of_it(tmp_path, out, rows_of):
+    for name in ("de", "en"):
+        rows = pa.table({"text": [f"{name} {i}" for i in range(250)], "id": pa.nulls(250, pa.string())})
+        write_parquet(Path(tmp_path / "raw" / name / "a.parquet"), rows)
+        write_jsonl(Path(tmp_path / "raw" / name / "b.jsonl"), ({"text": f"{name} b{i}"} for i in range(250)))
+    normalize.body(out(), Artifact.at(tmp_path / "raw"), workers=1)
+    rows = rows_of(out().path)
+    assert len({row["source_id"] for row in rows}) == len(rows) == 1000
+    assert {row["source_id"] for row in rows if row["text"] == "de b249"} == {"de/b.jsonl:249"}
+
+
+def test_documents_that_another_tool_wrote_again_keep_their_meta(source, out, rows_of):
+    columns = {
+        "meta": ['{"domain":"code"}', None],
+        "text": ["x", None],
+        "id": ["1", "2"],
+        "source_id": ["a", "b"],
+    }
+    normalize.body(out(), source("raw", pa.table(columns)), workers=1)
+    (row,) = rows_of(out().path)
+    assert (row["source_id"], row["meta"]) == ("a", '{"domain":"code"}')
+
+
+def test_raw_parquet_takes_the_memory_of_some_rows_not_of_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(normalizing, "ROUND_BYTES", 4 << 20)
+    file = Path(tmp_path / "a.parquet")
+    write_parquet(file, pa.table({"text": [f"{i:06} " * 1000 for i in range(10_000)], "n": range(10_000)}))
+    held = pa.total_allocated_bytes()
+    rounds = normalizing._rounds(file, "a", bare=False)
+    most = max(pa.total_allocated_bytes() - held for _ in rounds)
+    assert most < 35e6, "of a file of 70 MB, in row groups of 16 MB"

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ from lmlab.corpus.schema import (
     text_buffers,
     text_sizes,
 )
-from lmlab.dataflow.files import read_jsonl, read_parquet, write_parquet
+from lmlab.dataflow.files import read_batches, read_jsonl, write_parquet
 from lmlab.dataflow.runner import Runner
 from lmlab.dataflow.shuffle import gather, scatter
 from lmlab.storage import Path
@@ -44,8 +44,9 @@ LONGEST_GAP = 128
 _GAP = re.compile(rf"\s{{{LONGEST_GAP + 1},}}")
 PACKED = 4
 """Text is about four times its compressed file: sizes the parts by what is known before reading."""
-_ROWS = 10_000
-"""Rows of JSON lines turned into a table at a time."""
+ROUND_BYTES = 64 << 20
+"""Documents that are cleaned at a time."""
+_ROWS = 100
 
 
 def normalize_all(
@@ -55,12 +56,12 @@ def normalize_all(
 
     Blank and repeated documents go below `rejected`, with the reason. InputError for folders without text.
     """
-    files = [file for folder in folders for file in files_of(folder)]
-    size = sum(file.size() * (1 if file.name.endswith(".jsonl") else PACKED) for file in files)
+    named = [(file, file.relative_to(folder)) for folder in folders for file in files_of(folder)]
+    size = sum(file.size() * (1 if name.endswith((".jsonl", ".ndjson")) else PACKED) for file, name in named)
     count = max(1, math.ceil(size / settings.part_bytes))
-    scattered = tuple(out / ".work" / f"scattered-{i:05d}.arrow" for i in range(len(files)))
-    clean = partial(clean_file, settings=settings, parts=count)
-    tasks = list(zip(files, scattered, strict=True))
+    scattered = tuple(out / ".work" / f"scattered-{i:05d}.arrow" for i in range(len(named)))
+    clean = partial(clean_file, bare=settings.bare, parts=count)
+    tasks = [(*file, target) for file, target in zip(named, scattered, strict=True)]
     cuts = runner.run(clean, tasks, name="normalize", progress=partial(say, "normalizing"))
     unique = partial(
         unique_part, scattered=scattered, parts=count, out=out, rejected=rejected, exact=settings.exact
@@ -82,14 +83,14 @@ def normalize(text: str) -> str:
     return _GAP.sub(lambda gap: gap[0][:LONGEST_GAP], text)
 
 
-def clean_file(task: tuple[Path, Path], settings: Normalization, parts: int) -> tuple[int, int]:
+def clean_file(task: tuple[Path, str, Path], bare: bool, parts: int) -> tuple[int, int]:
     """Normalize the rows of a file and scatter them by their new ids; texts that were cut, and by what."""
-    file, scattered = task
+    file, name, scattered = task
     edited, cut_bytes = 0, 0
 
     def rounds() -> Iterator[tuple[pa.Table, np.ndarray]]:
         nonlocal edited, cut_bytes
-        for read in _documents(file, settings):
+        for read in _rounds(file, name, bare):
             texts, changed = _cut(read)
             edited += changed
             table = read.set_column(1, DOCUMENTS.field("text"), texts)
@@ -105,27 +106,46 @@ def clean_file(task: tuple[Path, Path], settings: Normalization, parts: int) -> 
     return edited, cut_bytes
 
 
-def _documents(file: Path, settings: Normalization) -> Iterator[pa.Table]:
-    if not file.name.endswith(".parquet"):
-        rows: list[Any] = []
-        for row in read_jsonl(file):
-            rows.append(row)
-            if len(rows) == _ROWS:
-                yield _from_rows(rows, file, settings.bare)
-                rows = []
-        yield _from_rows(rows, file, settings.bare)
+def _rounds(file: Path, name: str, bare: bool) -> Iterator[pa.Table]:
+    """The rows of a file as documents, about 64 MiB of them at a time."""
+    held, size = [DOCUMENTS.empty_table()], 0
+    for table in _documents(file, name, bare):
+        held.append(table)
+        size += table.nbytes
+        if size >= ROUND_BYTES:
+            yield pa.concat_tables(held).combine_chunks()
+            held, size = held[:1], 0
+    yield pa.concat_tables(held).combine_chunks()
+
+
+def _documents(file: Path, name: str, bare: bool) -> Iterator[pa.Table]:
+    first = 0
+    if file.name.endswith(".parquet"):
+        for batch in read_batches(file):
+            is_documents = not bare and set(batch.schema.names) == set(DOCUMENTS.names)
+            if is_documents and all(map(_is_text, batch.schema.types)):
+                columns = [
+                    pc.fill_null(batch[name], "{}" if name == "meta" else "") for name in DOCUMENTS.names
+                ]
+                yield pa.table(columns, DOCUMENTS.names).cast(DOCUMENTS)
+            else:
+                yield _from_rows(batch.to_pylist(), name, first, bare)
+            first += batch.num_rows
         return
-    table = read_parquet(file)
-    if not settings.bare and table.schema.names == DOCUMENTS.names and table.schema.types == DOCUMENTS.types:
-        yield table.cast(DOCUMENTS)
-    else:
-        yield _from_rows(table.to_pylist(), file, settings.bare)
+    rows = read_jsonl(file)
+    while some := list(islice(rows, _ROWS)):
+        yield _from_rows(some, name, first, bare)
+        first += len(some)
 
 
-def _from_rows(rows: list[Any], file: Path, bare: bool) -> pa.Table:
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _from_rows(rows: list[Any], file: str, first: int, bare: bool) -> pa.Table:
     """Rows of any columns as documents: the id becomes source_id, what is no text goes into meta."""
     made = []
-    for index, row in enumerate(rows):
+    for index, row in enumerate(rows, first):
         text = row.get("text", 0) if isinstance(row, dict) else 0
         text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
         if not isinstance(text, str | None):
@@ -133,10 +153,10 @@ def _from_rows(rows: list[Any], file: Path, bare: bool) -> pa.Table:
                 f"{file}: row {index} has no text but {str(row)[:80]!r}, so it can't be a document. Name the "
                 'column of the text "text".'
             )
-        name = row.get("source_id", row.get("id", f"{file.name}:{index}"))
+        names = (row[key] for key in ("source_id", "id") if row.get(key) is not None)
         others = {key: value for key, value in row.items() if key not in ("id", "text", "source_id")}
         meta = orjson.dumps({} if bare else others, default=str, option=orjson.OPT_SORT_KEYS).decode()
-        made.append(("", text or "", str(name), meta))
+        made.append(("", text or "", str(next(names, f"{file}:{index}")), meta))
     return table_of(made, DOCUMENTS)
 
 

@@ -1,5 +1,6 @@
 """The one schema of documents, how they are named and split into parts, and what a stage says it did."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ DOCUMENTS = pa.schema(
 )
 REJECTED = DOCUMENTS.append(pa.field("reason", pa.string(), nullable=False))
 Row = dict[str, Any]
+_PART = re.compile(r"part-\d{5}-of-\d{5}\.parquet")  # Spark and pyarrow name theirs part-0…, too
 PART_BYTES = 16 << 20
 """Text aimed at in one part: small enough that two workers share even a quick-start corpus evenly."""
 
@@ -52,8 +54,8 @@ def part_name(index: int, total: int) -> str:
 
 def parts_of(folder: Path) -> list[Path]:
     """The parts in a folder of documents, in order; InputError if there is none or one is missing."""
-    found = [path for path in folder.list() if path.name.startswith("part-")]
-    total = int(found[0].name.removesuffix(".parquet").rpartition("-")[2]) if found else 0
+    found = [path for path in folder.list() if _PART.fullmatch(path.name)]
+    total = int(found[0].name[len("part-00000-of-") : -len(".parquet")]) if found else 0
     if total == 0 or [path.name for path in found] != [part_name(i, total) for i in range(total)]:
         raise InputError(
             f"{folder} holds {len(found)} of {total or 'no'} document parts, so the corpus is incomplete. "
@@ -64,7 +66,7 @@ def parts_of(folder: Path) -> list[Path]:
 
 def files_of(folder: Path) -> list[Path]:
     """The parts in a folder of documents; in another one, all files of rows, in order."""
-    if any(path.name.startswith("part-") for path in folder.list()):
+    if any(_PART.fullmatch(path.name) for path in folder.list()):
         return parts_of(folder)
     files = [path for path in folder.walk() if path.name.endswith((".parquet", *JSONL))]
     if not files:
