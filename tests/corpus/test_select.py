@@ -70,10 +70,12 @@ def test_document_without_attributes_is_rejected_unless_the_rule_keeps_it(corpus
     assert select.body(out("b"), made, (rule,), workers=1).documents == 12
 
 
-def test_true_values_drop_and_false_ones_do_not(corpus, out):
+@pytest.mark.parametrize("yes", [True, 1, 0.5, "why"])
+@pytest.mark.parametrize("column", ["value", "reason"])
+def test_true_values_drop_and_false_ones_do_not(corpus, out, yes, column):
     made, attributes = corpus
-    flags = attributes("flags", {text: i < 4 for i, text in enumerate(TEXTS)})
-    assert select.body(out(), made, (Drop("flag", flags, "value"),), workers=1).documents == 8
+    flags = attributes("flags", {text: yes if i < 4 else type(yes)() for i, text in enumerate(TEXTS)}, column)
+    assert select.body(out(), made, (Drop("flag", flags, column),), workers=1).documents == 8
 
 
 def test_missing_column_and_wrong_spans_are_named(corpus, out):
@@ -84,6 +86,42 @@ def test_missing_column_and_wrong_spans_are_named(corpus, out):
     spans = attributes("spans", {text: [{"start": 3, "end": 99}] for text in TEXTS}, "spans")
     with pytest.raises(InputError, match=r"The spans .* do not lie in order in a text of 1\d bytes"):
         select.body(out(), made, (RemoveSpans("cut", spans),), workers=1)
+
+
+def test_column_of_another_kind_is_named_in_one_line(corpus, out):
+    made, attributes = corpus
+    named = attributes("named", dict.fromkeys(TEXTS, "prose"))
+    for rule in (Keep("fine", named, "value", at_least=0.5), RemoveSpans("fine", named, "value")):
+        with pytest.raises(InputError, match=r"named holds string in 'value', by which 'fine' can't be dec"):
+            select.body(out(), made, (rule,), workers=1)
+
+
+def test_rules_of_one_name_would_overwrite_what_the_other_rejects(corpus, out):
+    made, attributes = corpus
+    flag = Drop("same", attributes("flags", dict.fromkeys(TEXTS, True)), "value")
+    with pytest.raises(
+        ConfigError, match=r"The rules are 'same', 'same': what each rejects goes to a folder"
+    ):
+        select.body(out(), made, (flag, flag), workers=1)
+    with pytest.raises(ConfigError, match="The rules are none"):
+        select.body(out(), made, (), workers=1)
+
+
+def test_spans_are_not_cut_from_a_text_that_another_rule_has_cut(corpus, out):
+    made, attributes = corpus
+    spans = attributes("spans", {text: [{"start": 0, "end": 3}] for text in TEXTS}, "spans")
+    with pytest.raises(
+        ConfigError, match="'a' and 'b' both cut spans, and those of the second are places in"
+    ):
+        select.body(out(), made, (RemoveSpans("a", spans), RemoveSpans("b", spans)), workers=1)
+
+
+def test_replacement_of_the_same_length_is_an_edit_too(corpus, out):
+    made, attributes = corpus
+    spans = {text: [{"start": 0, "end": 4, "replacement": "TEXT"}] for text in TEXTS[:5]}
+    rule = RemoveSpans("names", attributes("spans", spans, "spans"), keep_if_missing=True)
+    select.body(out(), made, (rule,), workers=1)
+    assert json.loads((out().path / "stages.json").read_text())["stages"][0]["edited"] == 5
 
 
 HEADER = (

@@ -136,9 +136,9 @@ class Drop:
 
     def fault(self, value: Any) -> str | None:
         """Why a document with this value is dropped; None if it stays."""
-        if value is None or value is False:
+        if not value:
             return None
-        return value if self.column == "reason" else f"{self.column}: {value}"
+        return value if self.column == "reason" and isinstance(value, str) else f"{self.column}: {value}"
 
 
 @dataclass(frozen=True)

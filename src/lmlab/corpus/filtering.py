@@ -11,7 +11,6 @@ from lmlab.core.config import Json, canonical
 from lmlab.core.errors import InputError
 from lmlab.corpus.schema import (
     DOCUMENTS,
-    REJECTED,
     Stage,
     document_id,
     earlier_stages,
@@ -20,6 +19,7 @@ from lmlab.corpus.schema import (
     parts_of,
     sorted_by_id,
     text_sizes,
+    write_rejected,
     write_stages,
 )
 from lmlab.dataflow.failures import record
@@ -59,12 +59,10 @@ def filter_documents(documents: Path, out: Path, stage: str, fault: Fault) -> St
         reasons = []
         for index, row in enumerate(table.to_pylist()):
             with record(index, row["source_id"]):
-                reasons.append(fault(row["text"], orjson.loads(row["meta"])))
-        kept = np.array([not reason for reason in reasons], bool)
+                reasons.append(fault(row["text"], orjson.loads(row["meta"])) or None)
+        kept = np.array([reason is None for reason in reasons], bool)
         write_parquet(out / part.name, table.filter(pa.array(kept)))
-        if not kept.all():
-            marked = table.append_column(REJECTED.field("reason"), pa.array(reasons, pa.string()))
-            write_parquet(out / "rejected" / stage / part.name, marked.filter(pa.array(~kept)))
+        write_rejected(out / "rejected" / stage / part.name, table, reasons)
         counted.take(text_sizes(table), kept)
         counted.dropped.update(kind_of(reason) for reason in reasons if reason)
     write_stages(out, [*earlier_stages(documents), counted.row()])

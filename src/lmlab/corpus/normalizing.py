@@ -23,7 +23,6 @@ from lmlab.corpus.attributes import Say
 from lmlab.corpus.config import Normalization
 from lmlab.corpus.schema import (
     DOCUMENTS,
-    REJECTED,
     Stage,
     files_of,
     merged,
@@ -33,6 +32,7 @@ from lmlab.corpus.schema import (
     table_of,
     text_buffers,
     text_sizes,
+    write_rejected,
 )
 from lmlab.dataflow.files import read_batches, read_jsonl, write_parquet
 from lmlab.dataflow.runner import Runner
@@ -190,17 +190,16 @@ def unique_part(
     unique = Stage("exact").take(sizes[~is_blank], ~is_repeat[~is_blank])
     for stage, dropped in ((cleaned, is_blank), (unique, is_repeat)):
         if dropped.any():
-            reasons = _reasons(stage.stage, table, dropped)
-            gone = table.filter(pa.array(dropped)).append_column(REJECTED.field("reason"), reasons)
-            write_parquet(rejected / stage.stage / name, gone)
+            gone, reasons = table.filter(pa.array(dropped)), _reasons(stage.stage, table, dropped)
+            write_rejected(rejected / stage.stage / name, gone, reasons)
             stage.dropped["blank" if dropped is is_blank else "exact duplicate"] = int(dropped.sum())
     write_parquet(out / name, table.filter(pa.array(~is_blank & ~is_repeat)).combine_chunks())
     return cleaned, unique
 
 
-def _reasons(stage: str, table: pa.Table, dropped: np.ndarray) -> pa.Array:
+def _reasons(stage: str, table: pa.Table, dropped: np.ndarray) -> list[str]:
     if stage == "normalize":
-        return pa.array(["blank"] * int(dropped.sum()), pa.string())
+        return ["blank"] * int(dropped.sum())
     firsts = np.maximum.accumulate(np.where(dropped, 0, np.arange(len(dropped))))[dropped]
     first = table.column("source_id").take(pa.array(firsts)).to_pylist()
-    return pa.array([f"exact duplicate: of {name}" for name in first], pa.string())
+    return [f"exact duplicate: of {name}" for name in first]

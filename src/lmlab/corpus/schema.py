@@ -11,7 +11,7 @@ import pyarrow as pa
 import xxhash
 
 from lmlab.core.errors import InputError
-from lmlab.dataflow.files import JSONL, read_parquet
+from lmlab.dataflow.files import JSONL, read_parquet, write_parquet
 from lmlab.storage import Path, read_json, write_json
 
 DOCUMENTS = pa.schema(
@@ -143,6 +143,14 @@ def table_of(rows: Iterable[Sequence[Any]], schema: pa.Schema) -> pa.Table:
     """Rows of values in the order of `schema`."""
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+
+def write_rejected(file: Path, table: pa.Table, reasons: Sequence[str | None]) -> None:
+    """Write the documents that there is a reason against, with it; no file if there is none."""
+    column = pa.array(reasons, pa.string())
+    if column.null_count < len(column):
+        marked = table.append_column(REJECTED.field("reason"), column)
+        write_parquet(file, marked.filter(column.is_valid()))
 
 
 def load_text(path: Path) -> pa.Table:

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from lmlab.core.errors import InputError
+from lmlab.core.errors import ConfigError, InputError
 from lmlab.corpus.attributes import Parts, Say, read_attribute
 from lmlab.corpus.config import Normalization, RemoveSpans, Rule
 from lmlab.corpus.normalizing import PACKED, normalize_all
-from lmlab.corpus.schema import DOCUMENTS, REJECTED, Stage, kind_of, merged, parts_of, text_sizes
+from lmlab.corpus.schema import DOCUMENTS, Stage, kind_of, merged, parts_of, text_sizes, write_rejected
 from lmlab.dataflow.files import read_parquet, write_parquet
 from lmlab.dataflow.runner import Runner
 from lmlab.storage import Path
@@ -29,6 +30,7 @@ def select_all(
     documents: Path, out: Path, rules: Sequence[Rule], rejected: Path | None, runner: Runner, say: Say
 ) -> list[Stage]:
     """Write what all rules keep of `documents` to `out`; a stage for each rule."""
+    _check(rules)
     edits = any(isinstance(rule, RemoveSpans) for rule in rules)
     target = out / ".work" / "edited" if edits else out
     choose = partial(select_part, out=target, rules=rules, rejected=rejected)
@@ -40,6 +42,21 @@ def select_all(
         stages += normalize_all([target], out, rejected or out / ".work" / "rejected", settings, runner, say)
         (out / ".work").remove_tree()
     return stages
+
+
+def _check(rules: Sequence[Rule]) -> None:
+    names = [rule.stage for rule in rules]
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(
+            f"The rules are {', '.join(map(repr, names)) or 'none'}: what each rejects goes to a folder of "
+            "its name, so there must be some, of different names. Name them."
+        )
+    cuts = [rule.stage for rule in rules if isinstance(rule, RemoveSpans)]
+    if len(cuts) > 1:
+        raise ConfigError(
+            f"{cuts[0]!r} and {cuts[1]!r} both cut spans, and those of the second are places in a text that "
+            "the first has changed. Select with the first, then find the spans of what is left."
+        )
 
 
 def replay_all(documents: Path, out: Path, share: float, runner: Runner) -> Stage:
@@ -73,13 +90,13 @@ def select_part(part: Path, out: Path, rules: Sequence[Rule], rejected: Path | N
         before = table
         table, reasons = judged(rule, table, part.name)
         kept = np.array([reason is None for reason in reasons], bool)
-        if rejected is not None and not kept.all():
-            marked = before.append_column(REJECTED.field("reason"), pa.array(reasons, pa.string()))
-            write_parquet(rejected / rule.stage / part.name, marked.filter(pa.array(~kept)))
+        if rejected is not None:
+            write_rejected(rejected / rule.stage / part.name, before, reasons)
+        is_edited = pc.call_function("not_equal", [before.column("text"), table.column("text")])
         table = table.filter(pa.array(kept)).combine_chunks()
         stage = Stage(rule.stage).take(text_sizes(before), kept)
         stage.bytes_out = int(text_sizes(table).sum())
-        stage.edited = int((text_sizes(table) != text_sizes(before)[kept]).sum())
+        stage.edited = is_edited.filter(pa.array(kept)).to_pylist().count(True)
         stage.dropped = Counter(kind_of(reason) for reason in reasons if reason is not None)
         stages.append(stage)
     write_parquet(out / part.name, table.cast(DOCUMENTS))
@@ -98,10 +115,16 @@ def judged(rule: Rule, table: pa.Table, part_name: str) -> tuple[pa.Table, list[
     missing = f"no attribute: {rule.attributes.path.name} has no row for it"
     absent = None if rule.keep_if_missing else missing
     is_missing = found.column("id").is_null().to_pylist()
-    if isinstance(rule, RemoveSpans):
-        table, reasons = _without_spans(table, values)
-    else:
-        reasons = [rule.fault(value) for value in values]
+    try:
+        if isinstance(rule, RemoveSpans):
+            table, reasons = _without_spans(table, values)
+        else:
+            reasons = [rule.fault(value) for value in values]
+    except (TypeError, LookupError) as error:
+        raise InputError(
+            f"{rule.attributes.path} holds {found.column(rule.column).type} in {rule.column!r}, by which "
+            f"{rule.stage!r} can't be decided ({error}). Name a column of what a {type(rule).__name__} needs."
+        ) from error
     return table, [absent if m else reason for m, reason in zip(is_missing, reasons, strict=True)]
 
 
