@@ -1,8 +1,10 @@
 """`lmlab corpus` as it is typed, on a folder as people have them."""
 
+import bz2
 import gzip
 import io
 import json
+import shutil
 import tarfile
 from pathlib import Path as LocalPath
 
@@ -226,3 +228,39 @@ def test_a_folder_with_something_in_it_is_not_written_to(call, folder):
     code, _, err = call("dedup", folder, "--out", folder)
     assert code == 2
     assert "holds files already" in err
+
+
+def test_packed_files_crawls_and_manuals_are_read_like_any_other(corpus, folder):
+    for path in list(folder.iterdir()):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (folder / "notes.txt.gz").write_bytes(gzip.compress(NOTES.encode()))
+    (folder / "notes.txt.bz2").write_bytes(
+        bz2.compress(STORY.encode()[:90]) + bz2.compress(STORY.encode()[90:])
+    )
+    (folder / "man" / "man1").mkdir(parents=True)
+    (folder / "man" / "man1" / "ls.1.gz").write_bytes(gzip.compress(b".TH LS 1\n.SH NAME\nls \\- list\n"))
+    page = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>{INVITATION}"
+    head = "WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: http://a.example/choir\r\n"
+    head += f"Content-Type: application/http\r\nContent-Length: {len(page)}\r\n\r\n"
+    (folder / "crawl.warc.gz").write_bytes(gzip.compress(f"{head}{page}\r\n\r\n".encode()))
+    corpus("extract", folder, "--out", folder.parent / "out")
+    assert documents(folder.parent / "out") == {
+        "mine/notes.txt.gz": NOTES,
+        "mine/notes.txt.bz2": STORY,
+        "mine/man/man1/ls.1.gz": "NAME\nls - list\n",
+        "mine/crawl.warc.gz/http://a.example/choir": INVITATION.strip(),
+    }
+
+
+def test_broken_rows_and_links_to_nowhere_stop_nothing(corpus, folder):
+    (folder / "odd.jsonl").write_text('cut off\n{"content": "a good row"}\n[1]\n{"content": "another"}\n')
+    (folder / "gone.txt").symlink_to("nowhere")
+    (folder / "loop").symlink_to(".")
+    found = corpus("inspect", folder)
+    assert found["documents"] == 11
+    reasons = {row["source_id"]: row["reason"] for row in found["left_out"]}
+    assert "JSONDecodeError" in reasons["mine/odd.jsonl:1"]
+    assert "what 'document' reads" in reasons["mine/odd.jsonl:3"]
+    assert "nowhere" not in reasons["mine/gone.txt"]
+    assert "does not exist" in reasons["mine/gone.txt"]
+    assert "a link to a folder" in reasons["mine/loop"]

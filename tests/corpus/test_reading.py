@@ -1,5 +1,7 @@
 """Sources of every format become documents, whoever reads which part of them; poison records are named."""
 
+import bz2
+import csv
 import gzip
 import io
 import json
@@ -51,6 +53,7 @@ FORMATS = {
     "a.json.gz": gzip.compress(json.dumps(ROWS).encode()),
     "a.csv": b"\xef\xbb\xbf" + as_csv(),
     "a.tsv.gz": gzip.compress(as_csv(delimiter="\t")),
+    "a.jsonl.bz2": bz2.compress(lines()[:300]) + bz2.compress(lines()[300:]),
     "a.parquet": parquet(),
 }
 
@@ -299,3 +302,62 @@ def test_what_would_fill_the_memory_is_refused(tmp_path, monkeypatch, name, rend
     (tmp_path / name).write_bytes(gzip.compress(b" " * (8 << 20)))
     with pytest.raises(InputError, match=r"bomb.* holds more than 4 MiB to be read at once\. Split it"):
         texts(tmp_path / name, (Slice("d", ("*",), renderer),))
+
+
+def run_of_two_jobs():
+    """The logs of a GitHub Actions run, as `tar -C run .` packs them."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for name in ("./0_build.txt", "./1_test.txt", "./build/1_checkout.txt"):
+            member = tarfile.TarInfo(name)
+            data = f"2024-01-01T00:00:00.0000000Z {name} ran on 10.1.2.3\n".encode()
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return file.getvalue()
+
+
+def test_jobs_of_a_run_are_read_alone_and_in_an_archive_of_runs(tmp_path):
+    (tmp_path / "17.tar.gz").write_bytes(run_of_two_jobs())
+    with zipfile.ZipFile(tmp_path / "runs.zip", "w") as archive:
+        archive.writestr("owner/17.tar.gz", run_of_two_jobs())
+    wanted = ["./0_build.txt ran on host1\n", "./1_test.txt ran on host1\n"]
+    slices = (Slice("logs", ("*",), "ghalogs"),)
+    assert texts(tmp_path / "17.tar.gz", slices) == [*wanted, ""]
+    assert texts(tmp_path / "runs.zip", slices) == wanted
+
+
+def test_run_that_is_cut_off_is_a_poison_record_said_in_one_line(source, tmp_path, rows_of):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("owner/16.tar.gz", run_of_two_jobs()[:-20])
+        archive.writestr("owner/17.tar.gz", run_of_two_jobs())
+    raw = source({"runs.zip": (packed.getvalue(), (Slice("logs", ("*",), "ghalogs"),))})
+    stage, _ = extracted(raw, Path(tmp_path / "out"), is_quarantine=True)
+    assert stage.dropped == {"unreadable": 1}
+    (row,) = rows_of(Path(tmp_path / "out" / "rejected" / "extract"))
+    assert "owner/16.tar.gz" in row["reason"]
+    assert "\n" not in row["reason"]
+
+
+def test_large_zip_that_is_none_is_an_error_that_names_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "SPLIT_BYTES", 10)
+    (tmp_path / "a.zip").write_bytes(b"<html>Too many requests</html>")
+    assert spans(Path(tmp_path / "a.zip")) == [None]
+    with pytest.raises(InputError, match=r"a\.zip .* is truncated or corrupt"):
+        texts(tmp_path / "a.zip")
+
+
+@pytest.mark.parametrize("at", ["alone", "in a process that read rows before"])
+def test_long_cells_of_a_table_are_cut_not_refused(tmp_path, at):
+    csv.field_size_limit(131_072 if at == "alone" else 1 << 28)
+    (tmp_path / "a.csv").write_text("a,b\n1," + "x" * 200_000 + "\n")
+    (found,) = texts(tmp_path / "a.csv", (Slice("t", ("*",), "table"),))
+    assert found.count("x") == 500
+
+
+@pytest.mark.timeout(10)
+def test_book_whose_pages_all_go_on_is_read_in_linear_time(tmp_path):
+    rows = [{"item_id": 1, "page_num": i, "text": "goes on " * 300 + "end-"} for i in range(3000)]
+    (tmp_path / "b.jsonl").write_bytes(lines(rows))
+    (found,) = texts(tmp_path / "b.jsonl", (Slice("b", ("*",), "book"),))
+    assert found.count("endgoes on") == 2999

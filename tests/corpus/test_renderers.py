@@ -72,7 +72,7 @@ def test_member_of_wrong_json_is_rendered_or_refused_in_one_line(renderer):
     assert refusal(renderer, b"[]")
 
 
-@pytest.mark.parametrize("renderer", sorted({*MEMBERS} - {"ghalogs", "table"}))
+@pytest.mark.parametrize("renderer", sorted(MEMBERS))
 @pytest.mark.parametrize(
     "data", [b"", b"\0\xff\xfe", b"{}", b".SH\n.TP\n.TS\n.de\n.if \\{\n\\f\\(", b"\n" * 9]
 )

@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import orjson
 
 from lmlab.core.config import canonical
-from lmlab.core.errors import InputError
+from lmlab.core.errors import InputError, Refused
 from lmlab.corpus.extracting import Say, SourceTask, documents_of, rounds, write_parts
-from lmlab.corpus.reading import ARCHIVES, Record, read
+from lmlab.corpus.reading import ARCHIVES, CRAWLS, PACKED, Record, loaded, read
 from lmlab.corpus.registry import Slice
 from lmlab.corpus.schema import PART_BYTES, REJECTED, Stage, document_id
 from lmlab.dataflow.runner import Runner
@@ -27,6 +28,8 @@ HEAD_BYTES = 1 << 14
 RENDERER_OF = {
     "html": ("*.html", "*.htm", "*.xhtml"),
     "gettext": ("*.po",),
+    "man": ("*man/man[1-9]/*", "*man/*/man[1-9]/*"),
+    "dictionary": ("*.dict", "*.dict.dz"),
     "notebook": ("*.ipynb",),
     "mail": ("*.eml",),
 }
@@ -123,36 +126,37 @@ def scatter_files(task: FolderTask) -> None:
 
 
 def _rows(file: Path, task: FolderTask) -> Iterator[dict[str, str]]:
-    name, reading = file.relative_to(task.folder), task.reading
-    domain = name.partition("/")[0] if "/" in name else task.folder.name
-    package, is_archive = f"{task.folder.name}/{name}", file.name.endswith(ARCHIVES)
-    reason = ""
+    name, reading, base = file.relative_to(task.folder), task.reading, task.folder.name
+    domain = name.partition("/")[0] if "/" in name else base
+    is_archive = file.name.endswith((*ARCHIVES, *CRAWLS))
+    is_packed = is_archive or file.name.rpartition(".")[2] in PACKED
     try:
+        if file.is_local and file.is_dir():
+            raise InputError(f"{file} is a link to a folder, which is not followed. Read that one too.")
         field = "" if is_archive or reading.renderer else _text_field(file, reading.text_field)
+        if not is_packed and not field and b"\0" in file.read_range(0, HEAD_BYTES):
+            yield _rejected(base, name, domain, "no text: it holds null bytes")
+            return
         slices = _slices(domain, reading.renderer or _row_renderer(field))
-        package = package if is_archive else package.rpartition("/")[0]
+        package = f"{base}/{name}" if is_archive else base
         about = package, "unknown", slices, reading.min_bytes, True, task.parts, task.scattered
-        source = SourceTask(file, file.name, None, *about)
-        if not is_archive and not field and b"\0" in file.read_range(0, HEAD_BYTES):
-            reason = "no text: it holds null bytes"
-        else:
-            records = (_named(record, field) for record in read(file, slices))
-            yield from documents_of(source, Counter(), records)
-    except InputError as error:
-        reason = f"unreadable: {error}"
-    if reason:
-        meta = canonical({"domain": domain, "language": None, "path": name})
-        source_id = f"{task.folder.name}/{name}"
-        yield {"id": document_id(""), "text": "", "source_id": source_id, "meta": meta, "reason": reason}
+        records = (_named(record, field) for record in read(file, slices, None, name))
+        yield from documents_of(SourceTask(file, name, None, *about), Counter(), records)
+    except (InputError, Refused) as error:
+        yield _rejected(base, name, domain, f"unreadable: {error}")
+
+
+def _rejected(base: str, name: str, domain: str, reason: str) -> dict[str, str]:
+    meta = canonical({"domain": domain, "language": None, "path": name})
+    return {"id": document_id(""), "text": "", "source_id": f"{base}/{name}", "meta": meta, "reason": reason}
 
 
 def _text_field(file: Path, wanted: str | None) -> str:
     """The field that holds the text of a file of rows; empty for any other file."""
     if not any(ending in file.name for ending in ROW_FILES):
         return ""
-    row = next((record.raw for record in read(file, _slices("-", "document"))), b"{}")
-    row = orjson.loads(row) if isinstance(row, bytes) else row
-    names = list(row) if isinstance(row, dict) else []
+    rows = (_fields(record) for record in read(file, _slices("-", "document")))
+    names = list(next(filter(None, rows), {}))
     field = next((name for name in (wanted, *RENDERER_BY_FIELD, *TEXT_FIELDS) if name in names), None)
     if field is None or (wanted and field != wanted):
         raise InputError(
@@ -168,10 +172,17 @@ def _row_renderer(field: str) -> str | None:
 
 def _named(record: Record, field: str) -> Record:
     """The row with its text where the renderer looks for it."""
-    if field in ("", "text", *RENDERER_BY_FIELD):
-        return record
-    row = orjson.loads(record.raw) if isinstance(record.raw, bytes) else record.raw
-    return record._replace(raw={**row, "text": row.get(field)})
+    row = None if field in ("", "text", *RENDERER_BY_FIELD) else _fields(record)
+    return record._replace(raw={**row, "text": row.get(field)}) if row else record
+
+
+def _fields(record: Record) -> dict[str, Any] | None:
+    """Those of a row; None if it is no object, which its renderer will say."""
+    try:
+        row = loaded(record.raw)
+    except orjson.JSONDecodeError:
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def _slices(domain: str, renderer: str | None) -> tuple[Slice, ...]:

@@ -7,6 +7,7 @@ import csv
 import io
 import zipfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ import orjson
 import pyarrow as pa
 
 from lmlab.core.errors import InputError
-from lmlab.corpus.archives import MAX_MEMBER_BYTES, members
+from lmlab.corpus.archives import MAX_MEMBER_BYTES, Span, members
 from lmlab.corpus.registry import Slice
 from lmlab.corpus.render import GROUPS, MEMBERS, ROWS, Documents
 from lmlab.corpus.render.files import web_page
@@ -25,14 +26,13 @@ from lmlab.storage import Path
 
 ARCHIVES = (".zip", ".whl", ".tgz", ".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".deb")
 CRAWLS = (".warc", ".warc.gz", ".warc.zst")
+PACKED = {"gz": "gzip", "dz": "gzip", "zst": "zstd", "bz2": "bz2"}
 SPLIT_BYTES = 32 << 20
 """A larger zip or Parquet file is read by several tasks, so that it does not hold up one worker alone."""
 _BLOCK = 1 << 20
-_PACKED = {"gz": "gzip", "dz": "gzip", "zst": "zstd"}
 _HEADLESS = {"CID-SMILES": ("cid", "smiles")}
 # What a record of these starts with, and what it ends with.
 _MARKS = {"fasta": (b">", None), "fa": (b">", None), "pgn": (b"[Event ", None), "dat": (None, b"//")}
-Span = tuple[int, int]
 
 
 class Record(NamedTuple):
@@ -49,7 +49,7 @@ def spans(path: Path) -> list[Span | None]:
     """The ranges of members or row groups that separate tasks read; [None] where a format has none."""
     sizes: list[int] = []
     if path.name.endswith((".zip", ".whl")) and path.size() > SPLIT_BYTES:
-        with path.open() as file, zipfile.ZipFile(file) as archive:
+        with path.open() as file, suppress(zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
             sizes = [member.compress_size for member in archive.infolist()]
     elif path.name.endswith(".parquet"):
         sizes = row_groups(path)
@@ -84,10 +84,11 @@ def _read(path: Path, slices: Sequence[Slice], span: Span | None, name: str) -> 
     if path.name.endswith(ARCHIVES):
         patterns = tuple(pattern for piece in slices for pattern in piece.members)
         for member, data in members(path, patterns, span):
-            yield from _records(_piece(slices, member), member, io.BytesIO(data), None)
+            if piece := _piece(slices, member):
+                yield from _records(piece, member, io.BytesIO(data), None)
     elif (piece := _piece(slices, name)) and path.name.endswith(CRAWLS):
         yield from (Record(piece, page.url or f"record {i}", page) for i, page in enumerate(records(path)))
-    else:
+    elif piece:
         with path.open() as file:
             yield from _records(piece, name, file, span)
 
@@ -105,23 +106,20 @@ def render(record: Record) -> Documents:
         elif renderer in MEMBERS:
             yield from MEMBERS[renderer](record.name, record.raw)
         elif renderer in GROUPS:
-            yield from GROUPS[renderer][0]([_loaded(raw) for raw in record.raw])
+            yield from GROUPS[renderer][0]([loaded(raw) for raw in record.raw])
         else:
-            yield from ROWS[renderer](_loaded(record.raw))
+            yield from ROWS[renderer](loaded(record.raw))
     except (TypeError, AttributeError, LookupError) as error:
         raise ValueError(f"it is not what {renderer!r} reads ({type(error).__name__}: {error})") from error
 
 
-def _loaded(raw: Any) -> Any:
-    return orjson.loads(raw) if isinstance(raw, bytes) else raw
+def loaded(row: Any) -> Any:
+    """A row that may still be a line of JSON."""
+    return orjson.loads(row) if isinstance(row, bytes) else row
 
 
-def _records(
-    piece: Slice | None, name: str, packed: io.BufferedIOBase, span: Span | None
-) -> Iterator[Record]:
-    if piece is None:
-        return
-    codec = _PACKED.get(name.rpartition(".")[2])
+def _records(piece: Slice, name: str, packed: io.BufferedIOBase, span: Span | None) -> Iterator[Record]:
+    codec = None if name.endswith(ARCHIVES) else PACKED.get(name.rpartition(".")[2])
     file: Any = pa.CompressedInputStream(packed, codec) if codec else packed
     if piece.renderer in MEMBERS:
         yield Record(piece, name, _whole(name, file))
@@ -138,7 +136,7 @@ def _records(
             yield Record(piece, batch[0][0], [raw for _, raw in batch])
     else:
         groups: dict[Any, list[Any]] = {}
-        for row in (_loaded(raw) for _, raw in numbered):
+        for row in (loaded(raw) for _, raw in numbered):
             groups.setdefault(row.get(by) if isinstance(row, dict) else None, []).append(row)
         yield from (Record(piece, f"{name}:{key}", group) for key, group in groups.items())
 
@@ -168,8 +166,8 @@ def _rows(name: str, file: Any, span: Span | None) -> Iterator[Any]:
             for batch in read_file.iter_batches(64, row_groups=groups, use_threads=False):
                 yield from batch.to_pylist()
     elif ending == "json":
-        loaded = orjson.loads(_whole(name, file))
-        yield from loaded if isinstance(loaded, list) else [loaded]
+        rows = orjson.loads(_whole(name, file))
+        yield from rows if isinstance(rows, list) else [rows]
     elif ending in ("csv", "tsv", "txt") or base + ending in _HEADLESS:
         csv.field_size_limit(MAX_MEMBER_BYTES)
         lines = (line.decode("utf-8-sig", "replace") + "\n" for line in _lines(name, file))

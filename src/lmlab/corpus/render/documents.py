@@ -102,15 +102,17 @@ def code_task(row: Row) -> Documents:
 
 def book(rows: Sequence[Row]) -> Documents:
     """The pages of one scanned item (BHL) as one text; a word or sentence parted by a page is joined."""
-    pages: list[str] = []
+    pieces: list[str] = []
     for row in sorted(rows, key=lambda row: float(row["page_num"])):
-        page = get(row, "text", "").strip()
-        if pages and page[:1].islower() and re.search(r"[\w,;-]$", pages[-1]):
-            is_word = re.search(r"[^\W\d_]-$", pages[-1]) is not None
-            pages[-1] = pages[-1][:-1] + page if is_word else f"{pages[-1]} {page}"
-        elif page:
-            pages.append(page)
-    yield Rendered("", None, blocks(*pages))
+        page, end = get(row, "text", "").strip(), pieces[-1][-2:] if pieces else ""
+        if not page:
+            continue
+        if page[0].islower() and re.search(r"[^\W\d_]-$", end):
+            pieces[-1] = pieces[-1][:-1]
+        elif pieces:
+            pieces.append(" " if page[0].islower() and re.search(r"[\w,;-]$", end) else "\n\n")
+        pieces.append(page)
+    yield Rendered("", None, blocks("".join(pieces)))
 
 
 def filing(row: Row) -> Documents:

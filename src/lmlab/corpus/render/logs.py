@@ -6,10 +6,11 @@ again to follow somebody.
 
 import io
 import re
-import tarfile
 from collections.abc import Iterator
 from functools import partial
 
+from lmlab.core.errors import InputError
+from lmlab.corpus.archives import members_of
 from lmlab.corpus.render.rendered import Documents, Rendered, decode
 
 CHUNK_BYTES = 64 << 10
@@ -35,16 +36,28 @@ def log(_name: str, data: bytes) -> Documents:
         yield Rendered(str(i), None, without_people(decode(chunk)))
 
 
-def ghalogs(_name: str, data: bytes) -> Documents:
-    """The logs of the jobs of one GitHub Actions run (a tar), without the runner's time stamps."""
-    with tarfile.open(fileobj=io.BytesIO(data), mode="r:*") as run:
-        for member in run:
-            file = (
-                run.extractfile(member) if member.isfile() and re.match(r"[^/]+\.txt$", member.name) else None
-            )
-            for i, chunk in enumerate(_chunks(file.read()) if file is not None else ()):
-                text = _RUNNER_TIME.sub("", decode(chunk))
-                yield Rendered(f"{member.name}.{i}", None, without_people(text))
+def ghalogs(name: str, data: bytes) -> Documents:
+    """The log of each job of a GitHub Actions run (a tar of them, or one), without the runner's time stamps.
+
+    In folders lie the logs of single steps, which those of the jobs hold too.
+    """
+    if name.endswith(".txt"):
+        if "/" in name:
+            yield Rendered("", None, "", reason="log of a step")
+        else:
+            yield from _of_job("", data)
+        return
+    try:
+        for job, log_ in members_of(name, io.BytesIO(data), ("*.txt",)):
+            if "/" not in job:
+                yield from _of_job(f"{job}.", log_)
+    except InputError as error:  # of one record, not of the whole source
+        raise ValueError(str(error)) from error
+
+
+def _of_job(place: str, data: bytes) -> Documents:
+    for i, chunk in enumerate(_chunks(data)):
+        yield Rendered(f"{place}{i}", None, without_people(_RUNNER_TIME.sub("", decode(chunk))))
 
 
 def _chunks(data: bytes) -> Iterator[bytes]:

@@ -2,9 +2,10 @@
 
 import csv
 import io
-from collections.abc import Sequence
-from itertools import zip_longest
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice, zip_longest
 
+from lmlab.corpus.archives import MAX_MEMBER_BYTES
 from lmlab.corpus.render.rendered import Documents, Rendered, Row, blocks, decode, get, need, scalars
 
 MAX_ROWS, MAX_COLUMNS, MAX_CELL = 1_000, 100, 500
@@ -16,7 +17,7 @@ def wdc_table(row: Row) -> Documents:
     """A table of the web (WDC): the title of its page, what stood around it, its rows."""
     columns = need(row, "relation", list)
     is_turned = row.get("tableOrientation") == "VERTICAL"
-    lines = columns if is_turned else list(zip_longest(*columns, fillvalue=""))
+    lines = columns if is_turned else zip_longest(*columns, fillvalue="")
     title = get(row, "title", "") or get(row, "pageTitle", "")
     text = blocks(title, get(row, "textBeforeTable", ""), laid_out(lines), get(row, "textAfterTable", ""))
     yield Rendered("", None, text, scalars(row, "url", "tableType"))
@@ -24,27 +25,28 @@ def wdc_table(row: Row) -> Documents:
 
 def table(name: str, data: bytes) -> Documents:
     """A whole CSV, TSV or Parquet file as one table (GitTables): markdown if narrow, else tab-separated."""
-    lines: Sequence[Sequence[object]]
+    lines: Iterable[Sequence[object]]
     if name.endswith(".parquet"):
         import pyarrow.parquet as pq
 
-        loaded = pq.read_table(io.BytesIO(data))
-        lines = [loaded.column_names, *zip(*loaded.to_pydict().values(), strict=True)]
+        file = pq.ParquetFile(io.BytesIO(data))
+        tables = (zip(*batch.to_pydict().values(), strict=True) for batch in file.iter_batches(1000))
+        lines = chain([file.schema_arrow.names], chain.from_iterable(tables))
     else:
-        lines = list(
-            csv.reader(io.StringIO(decode(data), newline=""), "excel-tab" if ".tsv" in name else "excel")
-        )
+        csv.field_size_limit(MAX_MEMBER_BYTES)
+        lines = csv.reader(io.StringIO(decode(data), newline=""), "excel-tab" if ".tsv" in name else "excel")
     yield Rendered("", None, laid_out(lines))
 
 
-def laid_out(lines: Sequence[Sequence[object]]) -> str:
+def laid_out(lines: Iterable[Sequence[object]]) -> str:
     """Rows, the first of them the head, cut to 1,000 rows, 100 columns and 500 characters a cell."""
-    kept = [
-        [_cell(cell) for cell in line[:MAX_COLUMNS]] for line in lines[: MAX_ROWS + 1] if any(map(str, line))
-    ]
+    lines = iter(lines)
+    first = islice(lines, MAX_ROWS + 1)
+    kept = [[_cell(cell) for cell in line[:MAX_COLUMNS]] for line in first if any(map(str, line))]
     if not kept:
         return ""
-    more = f"\n({len(lines) - MAX_ROWS - 1} more rows)" if len(lines) > MAX_ROWS + 1 else ""
+    left = sum(1 for _ in lines)
+    more = f"\n({left} more rows)" if left else ""
     if len(kept[0]) > MARKDOWN_COLUMNS:
         return "\n".join("\t".join(cells) for cells in kept) + more + "\n"
     kept = [[cell.replace("|", "\\|") for cell in cells] for cells in kept]
