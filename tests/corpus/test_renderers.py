@@ -143,6 +143,16 @@ def test_pseudonyms_are_stable_within_a_chunk_and_mean_nothing_beyond_it():
     assert {line.split()[-1] for one in swapped for line in one.text.splitlines()} == {"mail1", "mail2"}
 
 
+@pytest.mark.parametrize(
+    ("charset", "body"),
+    [("", "D\xfcsseldorf liegt sch\xf6n"), ("; charset=us-ascii", "\xa3130million for a caf\xe9"),
+     ("; charset=iso-8859-1", "that\u2019s it"), ("; charset=default_charset", "so gro\xdf wie fr\xfcher")],
+)  # fmt: skip
+def test_mail_without_a_true_charset_keeps_its_accents(charset, body):
+    data = f"Subject: x\nContent-Type: text/plain{charset}\n\n{body}\n".encode("cp1252")
+    assert documents("mail", data)[0].text == f"Subject: x\n\n{body}\n"
+
+
 def test_lines_longer_than_a_chunk_stay_whole():
     found = documents("log", b"a" * 200_000 + b"\nb\n" + b"c" * 70_000)
     assert [len(one.text) for one in found] == [200_001, 2, 70_000]

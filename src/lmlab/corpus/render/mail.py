@@ -5,7 +5,7 @@ import re
 from email.header import decode_header, make_header
 from email.message import Message
 
-from lmlab.corpus.html import extract_text
+from lmlab.corpus.html import decode_page, extract_text
 from lmlab.corpus.render.rendered import Documents, Rendered, blocks, decode
 
 KEPT_HEADERS = ("Subject", "Date", "Organization", "Newsgroups")
@@ -27,10 +27,12 @@ def mail(_name: str, data: bytes) -> Documents:
 def _text(part: Message) -> str:
     payload = part.get_payload(decode=True)
     data = payload if isinstance(payload, bytes) else b""
+    charset = part.get_content_charset("utf-8")
     try:
-        return data.decode(part.get_content_charset("utf-8"))
+        # Who says Latin-1 means what Windows calls by that name.
+        return data.decode("cp1252" if charset == "iso-8859-1" else charset)
     except (UnicodeDecodeError, LookupError):
-        return decode(data)
+        return decode_page(data)
 
 
 def _header(value: object) -> str:
