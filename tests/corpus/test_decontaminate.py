@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow as pa
 import pytest
 from sample_archives import prose
 
@@ -9,7 +10,7 @@ from lmlab.core.errors import ConfigError
 from lmlab.corpus import Decontamination
 from lmlab.corpus.contamination import mark_contaminated
 from lmlab.corpus.schema import document_id
-from lmlab.dataflow import read_jsonl, read_parquet
+from lmlab.dataflow import read_jsonl, read_parquet, write_parquet
 from lmlab.dataflow.runner import open_runner
 from lmlab.storage import Path
 
@@ -83,13 +84,16 @@ def test_held_out_text_without_any_run_flags_nothing(flagged):
 
 @pytest.fixture
 def against(documents, tmp_path, rows_of):
-    """{text: its mark} of training texts compared with evals given as {name: rows of JSON}."""
+    """{text: its mark} of training texts compared with evals given as {name: rows}, or a table of them."""
 
     def run(training, evals, settings=SETTINGS):
         made = documents([("d", str(i), text) for i, text in enumerate(training)], 2).path
         for name, rows in evals.items():
             (tmp_path / name).mkdir()
-            (tmp_path / name / "test.jsonl").write_text("\n".join(map(json.dumps, rows)))
+            if isinstance(rows, pa.Table):
+                write_parquet(Path(tmp_path / name / "test-00000-of-00001.parquet"), rows)
+            else:
+                (tmp_path / name / "test.jsonl").write_text("\n".join(map(json.dumps, rows)))
         folders = {name: Path(tmp_path / name) for name in evals}
         with open_runner(1) as runner:
             mark_contaminated(made, folders, Path(tmp_path / "flags"), settings, runner, print)
@@ -97,6 +101,20 @@ def against(documents, tmp_path, rows_of):
         return {text: marks[document_id(text)] for text in training}
 
     return run
+
+
+def test_question_leaks_from_parquet_as_hubs_publish_it(against):
+    rows = pa.table({"question": [prose(i, 30) for i in range(9)], "choices": [["yes", "no"]] * 9})
+    leak = f"{prose(900, 80)}\n\n{rows['question'][4].as_py()}"
+    assert against([leak], {"mmlu": rows})[leak]["record"] == "test-00000-of-00001:4"
+
+
+def test_paragraph_of_rare_han_is_counted_as_the_kernels_do(against, tmp_path):
+    question = prose(1, 30)
+    text = f"\U00020000\U00020001\n\n{question}"
+    against([text], {"gsm": [{"question": question}]})
+    (shown,) = read_jsonl(Path(tmp_path / "flags" / "flagged.jsonl"))
+    assert (shown["paragraph"], shown["text"]) == (2, question)
 
 
 INSTRUCTION = (

@@ -60,9 +60,10 @@ def classes() -> np.ndarray:
 
 def paragraphs(text: str) -> list[str]:
     """The paragraphs of a text as the kernels number them: by blank lines, those with a letter."""
-    points = np.minimum(np.array([ord(character) for character in text], int), TABLE_SIZE - 1)
-    marks = np.where(classes()[points] > BREAK, "a", np.where(points == ord("\n"), "\n", " "))
-    found = re.finditer(r"a(?:a| |\n(?! *\n))*", "".join(marks.tolist()))
+    points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    is_letter = (classes()[np.minimum(points, TABLE_SIZE - 1)] > BREAK) | (points >= TABLE_SIZE)
+    marks = np.where(is_letter, ord("a"), np.where(points == ord("\n"), ord("\n"), ord(" ")))
+    found = re.finditer(rb"a(?:a| |\n(?! *\n))*", marks.astype(np.uint8).tobytes())
     return [text[piece.start() : piece.end()] for piece in found]
 
 

@@ -2,7 +2,8 @@
 
 A run that many documents share (a licence header, the interface texts of a hundred translations), or many
 records of an eval (its instructions), says nothing about one record and is ignored. What is flagged names the
-eval and the record. An eval is a folder of documents, or of JSON lines whose texts are compared one by one.
+eval and the record. An eval is a folder of documents, or of rows (Parquet, JSON lines) all of whose texts are
+compared, one by one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ import pyarrow as pa
 from lmlab.corpus.attributes import Parts, Say, mark
 from lmlab.corpus.characters import Runs, distinct, paragraphs, word_runs
 from lmlab.corpus.config import Decontamination
-from lmlab.corpus.schema import files_of, load_text, table_of
+from lmlab.corpus.schema import DOCUMENTS, files_of, load_text, table_of
 from lmlab.dataflow.files import read_jsonl, read_parquet, write_jsonl, write_parquet
 from lmlab.dataflow.runner import Runner
 from lmlab.storage import Path
@@ -122,15 +123,15 @@ def _known(
 def record_runs(file: Path, settings: Decontamination) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """The runs of an eval's records, the number of the record of each, and the names of all records."""
     if file.name.endswith(".parquet"):
-        table = load_text(file)
-        names, record_of = table.column("id").to_pylist(), np.arange(table.num_rows)
+        table = read_parquet(file)
+        are_documents = set(DOCUMENTS.names) <= set(table.column_names)
+        rows = (table.select(["id", "text"]) if are_documents else table).to_pylist()
     else:
         rows = list(read_jsonl(file))
-        names = [_name(file, number, row) for number, row in enumerate(rows)]
-        pairs = [(number, text) for number, row in enumerate(rows) for text in _texts(row)]
-        record_of = np.array([number for number, _ in pairs], int)
-        table = pa.table({"text": pa.array([text for _, text in pairs], pa.large_string())})
-    runs = _runs(table, settings)
+    names = [_name(file, number, row) for number, row in enumerate(rows)]
+    pairs = [(number, text) for number, row in enumerate(rows) for text in _texts(row)]
+    record_of = np.array([number for number, _ in pairs], int)
+    runs = _runs(pa.table({"text": pa.array([text for _, text in pairs], pa.large_string())}), settings)
     return runs.grams, record_of[runs.document], names
 
 

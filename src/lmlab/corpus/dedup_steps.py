@@ -142,7 +142,7 @@ def decontaminate(
     settings: Decontamination = EVALS,
     workers: RunOnly[int] = 2,
 ) -> Repeats:
-    """Which documents repeat a record of an eval: folders of documents or of JSON lines, by name."""
+    """Which documents repeat a record of an eval: folders of documents, Parquet or JSON lines, by name."""
     from lmlab.corpus.attributes import Parts
     from lmlab.corpus.contamination import mark_contaminated
 
