@@ -9,6 +9,7 @@ from lmlab.core.errors import InputError
 from lmlab.corpus import Attributes, Buckets, Embeddings, Topics, buckets, embed, topics
 from lmlab.corpus.schema import document_id
 from lmlab.corpus.traits.embed import vectors_of
+from lmlab.corpus.traits.topics import assign_topics, sample_scores
 from lmlab.dataflow import read_parquet, write_parquet
 from lmlab.storage import read_json
 
@@ -163,6 +164,15 @@ def test_buckets_cut_each_topic_into_equal_parts_of_rising_quality(corpus, clust
     for row in rows(made.path):
         piece = table[row["topic"]]["quantiles"][row["quantile"]]
         assert piece["lower"] <= scores[row["id"]] <= piece["upper"]
+
+
+def test_of_a_large_corpus_only_some_words_and_scores_are_held(corpus, embedded, clustered, scored):
+    part = parts(corpus.path)[0]
+    seen = assign_topics(embedded.path, clustered.path, [], part)
+    assert sum(topic["documents"] for topic in seen.values()) == read_parquet(part).num_rows
+    assert not any(name.startswith("word ") for topic in seen.values() for name in topic)
+    drawn = sample_scores(clustered.path, scored.path, 3, part)
+    assert [len(scores) for scores in drawn.values()] == [3, 3, 3]
 
 
 def test_boundaries_can_be_used_again_for_other_scores(corpus, clustered, scored, out):

@@ -177,14 +177,15 @@ def topics(
     from lmlab.storage import write_json
 
     parts = parts_of(documents.path)
+    some = [part.name for part in spread(parts)]
     with open_runner(workers) as runner:
         if codebook is None:
             cluster = partial(write_codebook, embeddings.path, out.path, count, sample, seed)
-            runner.run(cluster, [[part.name for part in spread(parts)]], name="cluster")
+            runner.run(cluster, [some], name="cluster")
         else:
             (codebook.path / CODEBOOK).copy_to(out.path / CODEBOOK)
             count = codebook.topics
-        assign = partial(assign_topics, embeddings.path, out.path)
+        assign = partial(assign_topics, embeddings.path, out.path, some)
         found = described(runner.run(assign, parts, name="topics"), count)
     total = sum(row["documents"] for row in found)
     write_json(out.path / "topics.json", {"topics": found})
@@ -210,7 +211,14 @@ def buckets(
     buckets.json says of every bucket: its boundaries, documents, bytes, estimated tokens and domains.
     """
     from lmlab.corpus.schema import parts_of
-    from lmlab.corpus.traits.topics import BUCKETS, assign_buckets, edges_of, sample_scores, tabulated
+    from lmlab.corpus.traits.topics import (
+        BUCKETS,
+        SCORES,
+        assign_buckets,
+        edges_of,
+        sample_scores,
+        tabulated,
+    )
     from lmlab.dataflow.runner import open_runner
     from lmlab.storage import read_json, write_json
 
@@ -218,8 +226,8 @@ def buckets(
     parts = parts_of(documents.path)
     with open_runner(workers) as runner:
         if boundaries is None:
-            samples = runner.run(partial(sample_scores, topics.path, scores.path), parts, name="boundaries")
-            edges = edges_of(samples, len(about), quantiles)
+            draw = partial(sample_scores, topics.path, scores.path, -(-SCORES // len(parts)))
+            edges = edges_of(runner.run(draw, parts, name="boundaries"), len(about), quantiles)
         else:
             edges = read_json(boundaries.path / "buckets.json")["edges"]
         assign = partial(assign_buckets, topics.path, scores.path, out.path, edges)

@@ -6,7 +6,7 @@ they are about is told by their content, words and domains, never by a number.
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -29,8 +29,8 @@ CODEBOOK = "codebook.safetensors"
 _WORD = re.compile(r"[^\W\d_]{3,20}")
 _WORDS, _READ_ROWS, _READ_CHARACTERS = 8, 500, 5_000
 _ROUNDS = 30
-_SCORES = 4_096
-"""Scores of a topic in one part that are looked at for its boundaries: below that they are exact."""
+SCORES = 1 << 18
+"""Scores of a topic that are looked at for its boundaries: below that they are exact."""
 Edges = list[list[float]]
 """Boundaries between the quantiles of each topic, ascending."""
 
@@ -68,8 +68,11 @@ def write_codebook(
     (out / CODEBOOK).write_bytes(save({"centroids": np.ascontiguousarray(centroids)}))
 
 
-def assign_topics(embeddings: Path, out: Path, part: Path) -> dict[int, Counter[str]]:
-    """Write the topics of one part of documents by the codebook in `out`; what was seen of each topic."""
+def assign_topics(embeddings: Path, out: Path, read: list[str], part: Path) -> dict[int, Counter[str]]:
+    """Write the topics of one part of documents by the codebook in `out`; what was seen of each topic.
+
+    Words are only seen in the parts that are to be `read`: they would fill the memory.
+    """
     from safetensors.numpy import load
 
     centroids = load((out / CODEBOOK).read_bytes())["centroids"]
@@ -83,7 +86,8 @@ def assign_topics(embeddings: Path, out: Path, part: Path) -> dict[int, Counter[
     topics, similarities = _nearest(vectors, centroids)
     write_parquet(out / part.name, pa.table([table.column("id"), topics, similarities], schema=TOPICS))
     seen = _seen(topics, table)
-    for topic, text in zip(topics[:_READ_ROWS].tolist(), table.column("text"), strict=False):
+    rows = _READ_ROWS if part.name in read else 0
+    for topic, text in zip(topics[:rows].tolist(), table.column("text"), strict=False):
         words = set(_WORD.findall(text.as_py()[:_READ_CHARACTERS].lower()))
         seen[topic].update({"read": 1, **{f"word {word}": 1 for word in words}})
     return seen
@@ -91,8 +95,8 @@ def assign_topics(embeddings: Path, out: Path, part: Path) -> dict[int, Counter[
 
 def described(parts: Sequence[dict[int, Counter[str]]], count: int) -> list[dict[str, Any]]:
     """A row for each topic: its most telling words, its size, its domains."""
-    seen = [_summed(parts, topic) for topic in range(count)]
-    everywhere = sum(seen, Counter[str]())
+    seen = [_sum(part[topic] for part in parts if topic in part) for topic in range(count)]
+    everywhere = _sum(seen)
 
     def words(topic: Counter[str]) -> list[str]:
         def weight(word: str) -> float:
@@ -105,10 +109,10 @@ def described(parts: Sequence[dict[int, Counter[str]]], count: int) -> list[dict
     return [{"topic": n, "words": words(topic), **_content(topic)} for n, topic in enumerate(seen)]
 
 
-def sample_scores(topics: Path, scores: Path, part: Path) -> dict[int, np.ndarray]:
+def sample_scores(topics: Path, scores: Path, most: int, part: Path) -> dict[int, np.ndarray]:
     """Scores by topic of the first documents of a part, which are a sample since ids are hashes."""
     found, values = _topics_and_scores(topics, scores, part.name, read_parquet(part, ["id"]))
-    return {topic: values[found == topic][:_SCORES] for topic in np.unique(found).tolist()}
+    return {topic: values[found == topic][:most] for topic in np.unique(found).tolist()}
 
 
 def edges_of(samples: Sequence[dict[int, np.ndarray]], topics: int, quantiles: int) -> Edges:
@@ -139,7 +143,8 @@ def tabulated(
     for topic in topics:
         topic["quantiles"] = []
         for quantile, (lower, upper) in enumerate(pairwise([0.0, *edges[topic["topic"]], 1.0])):
-            content = _content(_summed(parts, topic["topic"] * (len(edges[0]) + 1) + quantile))
+            key = topic["topic"] * (len(edges[0]) + 1) + quantile
+            content = _content(_sum(part[key] for part in parts if key in part))
             tokens = round(content["bytes"] / bytes_per_token)
             topic["quantiles"].append({"lower": lower, "upper": upper, "tokens": tokens, **content})
     return topics
@@ -170,8 +175,11 @@ def _seen(keys: np.ndarray, table: pa.Table) -> dict[int, Counter[str]]:
     return seen
 
 
-def _summed(parts: Sequence[dict[int, Counter[str]]], key: int) -> Counter[str]:
-    return sum((part[key] for part in parts if key in part), Counter[str]())
+def _sum(counters: Iterable[Counter[str]]) -> Counter[str]:
+    total = Counter[str]()
+    for counter in counters:
+        total.update(counter)
+    return total
 
 
 def _content(seen: Counter[str]) -> dict[str, Any]:
