@@ -82,9 +82,12 @@ def test_files_without_anything_are_an_error(tmp_path, name):
         estimate_tokens([Path(tmp_path / name)], words)
 
 
-def test_a_missing_column_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"has no column 'body', only text"):
-        estimate_tokens([write(tmp_path / "0.parquet", ["a"])], words, field="body")
+@pytest.mark.parametrize(
+    ("kind", "said"), [("parquet", "column 'body', only text"), ("jsonl", "'body' in any")]
+)
+def test_a_missing_column_is_named(tmp_path, kind, said):
+    with pytest.raises(InputError, match=f"has no {said}"):
+        estimate_tokens([write(tmp_path / f"0.{kind}", ["a"] * 9)], words, field="body")
 
 
 ROWS = [Counted("b", 7, "estimate", "2026-11-30"), Counted("a", 5, "Llama 3, exact", "2026-11-01")]

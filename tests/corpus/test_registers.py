@@ -60,10 +60,12 @@ def test_what_the_source_says_of_a_document_is_taken_over():
     """As the renderer of HPLT writes it."""
     given = {"web-register": {"NA": 0.2, "HI": 0.7, "MT": 0.1}, "pii": [[3, 9]]}
     (rendered,) = hplt({"id": "1", "text": prose(1, 100), **given})
-    labelled, odd = rows([rendered.text] * 2, [rendered.meta, {"register": 3, "personal_data": None}])
+    metas = [rendered.meta, {"register": 3, "personal_data": None}, {"personal_data": True}]
+    labelled, odd, flagged = rows([rendered.text] * 3, metas)
     assert (labelled["register"], labelled["pii"]) == ("HI", 1)
     assert labelled["machine_translated"] == pytest.approx(0.1)
     assert (odd["register"], odd["pii"], odd["machine_translated"]) == ("prose", None, None)
+    assert flagged["pii"] == 1
 
 
 def test_a_text_that_says_it_is_machine_translated_is_marked():

@@ -52,6 +52,12 @@ def test_any_reachable_target_is_reached_and_no_limit_passed(tokens, part, weigh
     assert all(t.tokens <= 4 * (tokens[t.source] - t.holdout_tokens) for t in taken)
 
 
+@pytest.mark.parametrize("weights", [{"pmc": 1.0, "pumbed": 1.0}, {"pmc": 0.0, "pubmed": 1.0}, {"pmc": 1.0}])
+def test_weights_of_other_sources_or_of_nothing_are_refused(weights):
+    with pytest.raises(ConfigError, match=r"weights=.* is no mixture. Give each source a weight above 0"):
+        plan_domain({"pmc": 1000, "pubmed": 1000}, 100, weights)
+
+
 def test_a_target_beyond_all_sources_says_what_they_give():
     with pytest.raises(ConfigError, match=r"pmc gives 3960 tokens in 4 epochs, and 5000 are asked for"):
         plan_domain({"pmc": 1000}, 5000)

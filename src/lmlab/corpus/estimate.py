@@ -59,7 +59,8 @@ def estimate_tokens(
 ) -> Estimate:
     """Estimate the tokens of .jsonl(.gz, .zst), Parquet and text files by `count`, such as a tokenizer's.
 
-    `field` of a row holds its text. The same seed draws the same windows.
+    For files as they were fetched (`lmlab tokens estimate` tells the tokens of documents, by domain). `field`
+    of a row holds its text. The same seed draws the same windows.
     """
     sizes = [file.size() for file in files]
     total, dice = sum(sizes), random.Random(seed)
@@ -99,6 +100,8 @@ def _of_lines(file: Path, offsets: list[int], field: str) -> Iterator[tuple[list
         # The records that the window cuts in two say nothing; one that fills it stands for itself.
         lines = data.split(b"\n")[0 if is_start else 1 : -1] if is_rows else []
         texts = [_text(line, field) for line in lines] or [data.decode(errors="ignore")]
+        if lines and not any(texts):
+            raise InputError(f"{file} has no {field!r} in any of {len(texts)} rows that were looked at.")
         if data:
             yield texts, (sum(map(len, lines)) + len(lines) if lines else len(data)) / density
 

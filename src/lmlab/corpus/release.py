@@ -91,18 +91,23 @@ def plan_domain(
     >>> [(t.source, t.tokens, t.epochs) for t in plan_domain({"a": 50, "b": 800}, 600, holdout=0)]
     [('a', 200, 4.0), ('b', 400, 0.5)]
     """
+    shares = dict.fromkeys(tokens, 1.0) if weights is None else weights
+    if shares.keys() != tokens.keys() or min(shares.values(), default=0) <= 0 or not 0 <= holdout < 1:
+        raise ConfigError(
+            f"weights={weights} of {', '.join(tokens) or 'nothing'} with holdout={holdout} is no mixture. "
+            "Give each source a weight above 0, and a holdout from 0 to below 1."
+        )
     held = {source: round(count * holdout) for source, count in tokens.items()}
     most = {source: int((count - held[source]) * max_epochs) for source, count in tokens.items()}
-    if sum(most.values()) < target or not 0 <= holdout < 1:
+    if sum(most.values()) < target:
         raise ConfigError(
-            f"{', '.join(tokens) or 'Nothing'} gives {sum(most.values())} tokens in {max_epochs:g} epochs, "
+            f"{', '.join(tokens)} gives {sum(most.values())} tokens in {max_epochs:g} epochs, "
             f"and {target} are asked for. Add sources, or allow more epochs."
         )
     taken: dict[str, int] = {}
     while waiting := [source for source in tokens if source not in taken]:
-        shares = {source: (weights or {}).get(source, 1.0) for source in waiting}
-        left = target - sum(taken.values())
-        wanted = {source: round(left * share / sum(shares.values())) for source, share in shares.items()}
+        share = (target - sum(taken.values())) / sum(shares[source] for source in waiting)
+        wanted = {source: round(share * shares[source]) for source in waiting}
         taken |= {source: most[source] for source in wanted if wanted[source] > most[source]} or wanted
     return [
         Taken(source, taken[source], taken[source] / max(1, count - held[source]), held[source])

@@ -83,7 +83,7 @@ def _row(text: str, meta: dict[str, Any], limits: tuple[Limit, ...]) -> dict[str
         **found,
         "register": kind if isinstance(kind, str) else register(found),
         "machine_translated": translated if isinstance(translated, float) else 1.0 if says_so else None,
-        "pii": private if isinstance(private, int) else None,
+        "pii": int(private) if isinstance(private, int) else None,
         "reason": next(outside, None),
     }
 
