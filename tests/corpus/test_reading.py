@@ -50,6 +50,8 @@ FORMATS = {
     "a.jsonl.gz": gzip.compress(lines()),
     "a.jsonl.zst": zstandard.compress(lines()[:300]) + zstandard.compress(lines()[300:]),
     "a.json": json.dumps(ROWS).encode(),
+    "lines.json": b"\xef\xbb\xbf" + lines(),
+    "indented.json": json.dumps(ROWS, indent=1).encode(),
     "a.json.gz": gzip.compress(json.dumps(ROWS).encode()),
     "a.csv": b"\xef\xbb\xbf" + as_csv(),
     "a.tsv.gz": gzip.compress(as_csv(delimiter="\t")),
@@ -72,7 +74,7 @@ def test_rows_are_the_same_in_every_format_alone_and_in_an_archive(tmp_path, nam
     assert texts(tmp_path / "a.zip") == wanted
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "a.jsonl" and not name.endswith("csv")])
+@pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"a.jsonl", "lines.json", "a.csv"}))
 def test_file_that_is_cut_off_is_named(tmp_path, name):
     (tmp_path / name).write_bytes(FORMATS[name][: len(FORMATS[name]) - 20])
     with pytest.raises(InputError, match=rf"{name} .*can't be read"):
@@ -296,11 +298,15 @@ def test_sources_are_read_and_documents_written_on_any_store(any_root, rows_of):
     assert stage.documents_out == len(rows_of(any_root / "out")) == 32
 
 
-@pytest.mark.parametrize(("name", "renderer"), [("bomb.1.gz", "man"), ("bomb.jsonl.gz", "document")])
-def test_what_would_fill_the_memory_is_refused(tmp_path, monkeypatch, name, renderer):
+@pytest.mark.parametrize(
+    ("name", "renderer", "said"),
+    [("bomb.1.gz", "man", r"bomb.* holds more than 4.0 MiB to be read at once\. Split it"),
+     ("bomb.jsonl.gz", "document", r"bomb.* can't be read .*a line is longer than 4,194,304 bytes")],
+)  # fmt: skip
+def test_what_would_fill_the_memory_is_refused(tmp_path, monkeypatch, name, renderer, said):
     monkeypatch.setattr(reading, "MAX_MEMBER_BYTES", 4 << 20)
     (tmp_path / name).write_bytes(gzip.compress(b" " * (8 << 20)))
-    with pytest.raises(InputError, match=r"bomb.* holds more than 4 MiB to be read at once\. Split it"):
+    with pytest.raises(InputError, match=said):
         texts(tmp_path / name, (Slice("d", ("*",), renderer),))
 
 

@@ -6,22 +6,24 @@ What a file is, its name says; whether it is read whole or row by row, the rende
 import csv
 import io
 import zipfile
-from collections.abc import Iterator, Sequence
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
 
 from lmlab.core.errors import InputError
+from lmlab.core.units import format_bytes
 from lmlab.corpus.archives import MAX_MEMBER_BYTES, Span, members
 from lmlab.corpus.registry import Slice
 from lmlab.corpus.render import GROUPS, MEMBERS, ROWS, Documents
 from lmlab.corpus.render.files import web_page
 from lmlab.corpus.warc import WebRecord, records
-from lmlab.dataflow.files import row_groups
+from lmlab.dataflow.files import lines_of, row_groups
 from lmlab.storage import Path
 
 ARCHIVES = (".zip", ".whl", ".tgz", ".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".deb")
@@ -31,7 +33,7 @@ SPLIT_BYTES = 32 << 20
 """A larger zip or Parquet file is read by several tasks, so that it does not hold up one worker alone."""
 _BLOCK = 1 << 20
 _HEADLESS = {"CID-SMILES": ("cid", "smiles")}
-# What a record of these starts with, and what it ends with.
+# How the first line of a record of these begins, or what its last one is.
 _MARKS = {"fasta": (b">", None), "fa": (b">", None), "pgn": (b"[Event ", None), "dat": (None, b"//")}
 
 
@@ -115,14 +117,15 @@ def render(record: Record) -> Documents:
 
 def loaded(row: Any) -> Any:
     """A row that may still be a line of JSON."""
-    return orjson.loads(row) if isinstance(row, bytes) else row
+    return orjson.loads(row.removeprefix(BOM_UTF8)) if isinstance(row, bytes) else row
 
 
 def _records(piece: Slice, name: str, packed: io.BufferedIOBase, span: Span | None) -> Iterator[Record]:
     codec = None if name.endswith(ARCHIVES) else PACKED.get(name.rpartition(".")[2])
     file: Any = pa.CompressedInputStream(packed, codec) if codec else packed
     if piece.renderer in MEMBERS:
-        yield Record(piece, name, _whole(name, file))
+        # Not at once: for that the library takes four times the memory.
+        yield Record(piece, name, _whole(name, iter(lambda: file.read(_BLOCK), b"")))
         return
     rows = _rows(name.rpartition(".")[0] if codec else name, file, span)
     # A range of row groups does not know the number of its first row.
@@ -141,23 +144,22 @@ def _records(piece: Slice, name: str, packed: io.BufferedIOBase, span: Span | No
         yield from (Record(piece, f"{name}:{key}", group) for key, group in groups.items())
 
 
-def _whole(name: str, file: Any) -> bytes:
-    blocks, size = [], 0
-    while block := file.read(_BLOCK):  # not at once: for that the library takes four times the memory
-        blocks.append(block)
+def _whole(name: str, blocks: Iterable[bytes]) -> bytes:
+    kept, size = [], 0
+    for block in blocks:
+        kept.append(block)
         size += len(block)
-        _check_size(name, size)
-    return b"".join(blocks)
-
-
-def _check_size(name: str, size_bytes: int) -> None:
-    if size_bytes > MAX_MEMBER_BYTES:
-        raise InputError(f"{name} holds more than {MAX_MEMBER_BYTES >> 20} MiB to be read at once. Split it.")
+        if size > MAX_MEMBER_BYTES:
+            limit = format_bytes(MAX_MEMBER_BYTES)
+            raise InputError(f"{name} holds more than {limit} to be read at once. Split it.")
+    return b"".join(kept)
 
 
 def _rows(name: str, file: Any, span: Span | None) -> Iterator[Any]:
     """Rows by the ending of the name; a line of JSON is left as bytes, for it may be broken."""
     base, _, ending = name.rpartition("/")[2].rpartition(".")
+    lines = lines_of(file, MAX_MEMBER_BYTES)
+    filled = (line for line in lines if line.strip())
     if ending == "parquet":
         import pyarrow.parquet as pq
 
@@ -166,46 +168,39 @@ def _rows(name: str, file: Any, span: Span | None) -> Iterator[Any]:
             for batch in read_file.iter_batches(64, row_groups=groups, use_threads=False):
                 yield from batch.to_pylist()
     elif ending == "json":
-        rows = orjson.loads(_whole(name, file))
-        yield from rows if isinstance(rows, list) else [rows]
+        yield from _json(name, filled)
     elif ending in ("csv", "tsv", "txt") or base + ending in _HEADLESS:
         csv.field_size_limit(MAX_MEMBER_BYTES)
-        lines = (line.decode("utf-8-sig", "replace") + "\n" for line in _lines(name, file))
+        decoded = (line.decode("utf-8-sig", "replace") + "\n" for line in lines)
         dialect = "excel" if ending == "csv" else "excel-tab"
-        yield from csv.DictReader(lines, _HEADLESS.get(base + ending), dialect=dialect)
+        yield from csv.DictReader(decoded, _HEADLESS.get(base + ending), dialect=dialect)
     elif ending in _MARKS:
-        yield from (
-            {"record": block.decode(errors="replace")}
-            for block in _blocks(_lines(name, file), *_MARKS[ending])
-        )
+        yield from _blocks(lines, *_MARKS[ending])
     else:
-        yield from (line for line in _lines(name, file) if line.strip())
+        yield from filled
 
 
-def _lines(name: str, file: Any) -> Iterator[bytes]:
-    pieces, size = [], 0
-    while block := file.read(_BLOCK):
-        first, *others = block.split(b"\n")
-        pieces.append(first)
-        size += len(first)
-        _check_size(name, size)
-        if others:
-            yield b"".join(pieces)
-            yield from others[:-1]
-            pieces, size = [others[-1]], len(others[-1])
-    if any(pieces):
-        yield b"".join(pieces)
+def _json(name: str, lines: Iterator[bytes]) -> Iterator[Any]:
+    """The items of a list, one value that fills the file, or, as in Common Pile, a value on each line."""
+    first = next(lines, b"")
+    try:
+        value = loaded(first)
+    except orjson.JSONDecodeError:
+        value = loaded(_whole(name, chain((first,), lines)))
+    yield from value if isinstance(value, list) else [value]
+    yield from lines
 
 
-def _blocks(lines: Iterator[bytes], start: bytes | None, end: bytes | None) -> Iterator[bytes]:
+def _blocks(lines: Iterator[bytes], first: bytes | None, last: bytes | None) -> Iterator[dict[str, str]]:
     block: list[bytes] = []
     for line in lines:
-        if start is not None and block and line.startswith(start):
-            yield b"\n".join((*block, b""))
+        if block and (line.startswith(first) if first else block[-1].rstrip() == last):
+            yield _joined(block)
             block = []
         block.append(line)
-        if end is not None and line.rstrip() == end:
-            yield b"\n".join((*block, b""))
-            block = []
     if any(line.strip() for line in block):
-        yield b"\n".join((*block, b""))
+        yield _joined(block)
+
+
+def _joined(block: list[bytes]) -> dict[str, str]:
+    return {"record": b"\n".join((*block, b"")).decode(errors="replace")}

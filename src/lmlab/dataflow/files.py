@@ -270,21 +270,25 @@ def read_jsonl(path: Path, bad: Bad | None = None) -> Iterator[Any]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
+    with path.open() as file, _packed(path, file, pa.CompressedInputStream) as stream:
+        yield from lines_of(stream, LONGEST_LINE_BYTES)
+
+
+def lines_of(stream: Any, longest_bytes: int) -> Iterator[bytes]:
+    """The lines of a stream; OSError for a missing end, or one that would fill the memory, as bombs do."""
     parts: list[bytes] = []
     size = 0
-    # In blocks of bounded size, whatever a bomb would grow to; a missing end is an OSError.
-    with path.open() as file, _packed(path, file, pa.CompressedInputStream) as stream:
-        while block := stream.read(_BLOCK):
-            first, *others = block.split(b"\n")
-            parts.append(first)
-            size += len(first)
-            if size > LONGEST_LINE_BYTES:
-                raise OSError(f"it is longer than {LONGEST_LINE_BYTES:,} bytes")
-            if others:
-                yield b"".join(parts)
-                yield from others[:-1]
-                parts, size = [others[-1]], len(others[-1])
-    if parts:
+    while block := stream.read(_BLOCK):
+        first, *others = block.split(b"\n")
+        parts.append(first)
+        size += len(first)
+        if size > longest_bytes:
+            raise OSError(f"a line is longer than {longest_bytes:,} bytes")
+        if others:
+            yield b"".join(parts)
+            yield from others[:-1]
+            parts, size = [others[-1]], len(others[-1])
+    if any(parts):
         yield b"".join(parts)
 
 
