@@ -64,6 +64,7 @@ def test_every_link_of_every_page_works_below_a_proxied_path(site):
         f"/artifact/{REPORT}?tab=files&file=report.html",
         f"/lineage/{CORPUS}?show={REPORT}",
         f"/corpus/{CORPUS}",
+        f"/corpus/web/buckets@{NEW}",
         "/sql?sql=SELECT+text+FROM+'{{" + CORPUS + "}}/train/*.parquet'",
         f"/sql?sql={HOSTILE}",
         f"/artifacts?q={HOSTILE}",
@@ -89,7 +90,7 @@ def test_the_overview_puts_failures_first(site):
 
 
 def test_the_table_of_artifacts_filters_sorts_pages_and_downloads(site):
-    assert "7 artifacts" in site.get("/artifacts").text
+    assert "9 artifacts" in site.get("/artifacts").text
     failed = site.get("/artifacts?state=failed").text
     assert "web/broken" in failed
     assert "web/source" not in failed
@@ -141,6 +142,17 @@ def test_rows_of_a_file_are_paged(site):
     assert "row 19 " not in second
 
 
+def test_topics_by_quality_are_one_link_from_their_corpus(site):
+    link = f'<a href="../../corpus/web/buckets@{NEW}">web/buckets@{NEW}</a>'
+    assert link in site.get(f"/corpus/{CORPUS}").text
+    page = site.get(f"/corpus/web/buckets@{NEW}").text
+    assert "harbour, &lt;script&gt;" in page
+    assert 'title="scores 0.400 to 1.000, 900 B">9</td>' in page
+    (row,) = rows_of(site, f"/corpus/web/buckets@{NEW}?csv=topics")
+    assert row["documents"] == "40"
+    assert f'href="../../corpus/web/buckets@{NEW}"' in site.get(f"/artifact/web/buckets@{NEW}").text
+
+
 def test_a_corpus_shows_what_was_dropped_and_why(site):
     page = site.get(f"/corpus/{CORPUS}").text
     assert "exact duplicate" in page
@@ -159,7 +171,7 @@ def test_sql_shows_rows_and_refusals_and_downloads_both_forms(site):
     assert "2 rows" in page
     assert rows_of(site, f"/sql?sql={query}&download=csv") == [
         {"state": "failed", "n": "2"},
-        {"state": "built", "n": "5"},
+        {"state": "built", "n": "7"},
     ]
     assert site.get(f"/sql?sql={query}&download=parquet").content[:4] == b"PAR1"
     assert 'role="alert"' in site.get("/sql?sql=DROP TABLE artifacts").text

@@ -52,6 +52,22 @@ def curate(out: Out, raw: Artifact, keep: float = 0.5) -> Corpus:
     return Corpus(40, HOSTILE)
 
 
+@dataclass(frozen=True)
+class Buckets(Artifact):
+    documents: int
+
+
+@step(inline=True)
+def buckets(out: Out, corpus: Artifact) -> Buckets:
+    quantiles = [
+        {"lower": 0.0, "upper": 0.4, "documents": 31, "bytes": 3100},
+        {"lower": 0.4, "upper": 1.0, "documents": 9, "bytes": 900},
+    ]
+    topic = {"topic": 0, "words": ["harbour", HOSTILE], "documents": 40, "bytes": 4000}
+    (out.path / "buckets.json").write_text(json.dumps({"topics": [topic | {"quantiles": quantiles}]}))
+    return Buckets(40)
+
+
 @step(inline=True)
 def summarize(out: Out, corpus: Artifact, title: str) -> Report:
     (out.path / "report.html").write_text(
@@ -85,5 +101,6 @@ def build_lab(place: LocalPath) -> None:
     for version, keep in ((OLD, 0.5), (NEW, 0.25)):
         corpus = curate("web/corpus", source("web/source", 50), keep)
         targets = [summarize("web/report", corpus, "What the corpus says"), breaks("web/broken", corpus)]
+        targets.append(buckets("web/buckets", corpus))
         execute(make_plan(collect(targets, Versions(version)), root), root)
     shutil.rmtree(place / "web" / "source" / OLD)
