@@ -97,7 +97,9 @@ def test_blank_and_missing_texts_are_rejected_with_their_source(source, out, row
 
 @pytest.mark.parametrize("row", [{"body": "x"}, {"text": 5}, ["text"], "text"])
 def test_row_without_text_is_named(source, out, row):
-    with pytest.raises(InputError, match=r"a.jsonl.zst: row 1 has no text but .* so it can't be a document"):
+    with pytest.raises(
+        InputError, match=r"/raw/a.jsonl.zst: row 1 has no text but .* so it can't be a document"
+    ):
         normalize.body(out(), source("raw", [{"text": "fine"}, row]), workers=1)
 
 

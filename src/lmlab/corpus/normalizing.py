@@ -122,27 +122,26 @@ def _documents(file: Path, name: str, bare: bool) -> Iterator[pa.Table]:
     first = 0
     if file.name.endswith(".parquet"):
         for batch in read_batches(file):
-            is_documents = not bare and set(batch.schema.names) == set(DOCUMENTS.names)
-            if is_documents and all(map(_is_text, batch.schema.types)):
-                columns = [
-                    pc.fill_null(batch[name], "{}" if name == "meta" else "") for name in DOCUMENTS.names
-                ]
+            if not bare and _are_documents(batch.schema):
+                columns = [pc.fill_null(batch[key], "{}" if key == "meta" else "") for key in DOCUMENTS.names]
                 yield pa.table(columns, DOCUMENTS.names).cast(DOCUMENTS)
             else:
-                yield _from_rows(batch.to_pylist(), name, first, bare)
+                yield _from_rows(batch.to_pylist(), first, file, name, bare)
             first += batch.num_rows
         return
     rows = read_jsonl(file)
     while some := list(islice(rows, _ROWS)):
-        yield _from_rows(some, name, first, bare)
+        yield _from_rows(some, first, file, name, bare)
         first += len(some)
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+def _are_documents(schema: pa.Schema) -> bool:
+    """Whether they are, as strings of any width: what other tools write is large_string throughout."""
+    is_text = (pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in schema.types)
+    return set(schema.names) == set(DOCUMENTS.names) and all(is_text)
 
 
-def _from_rows(rows: list[Any], file: str, first: int, bare: bool) -> pa.Table:
+def _from_rows(rows: list[Any], first: int, file: Path, name: str, bare: bool) -> pa.Table:
     """Rows of any columns as documents: the id becomes source_id, what is no text goes into meta."""
     made = []
     for index, row in enumerate(rows, first):
@@ -156,7 +155,7 @@ def _from_rows(rows: list[Any], file: str, first: int, bare: bool) -> pa.Table:
         names = (row[key] for key in ("source_id", "id") if row.get(key) is not None)
         others = {key: value for key, value in row.items() if key not in ("id", "text", "source_id")}
         meta = orjson.dumps({} if bare else others, default=str, option=orjson.OPT_SORT_KEYS).decode()
-        made.append(("", text or "", str(next(names, f"{file}:{index}")), meta))
+        made.append(("", text or "", str(next(names, f"{name}:{index}")), meta))
     return table_of(made, DOCUMENTS)
 
 
