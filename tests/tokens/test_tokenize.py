@@ -81,7 +81,7 @@ def test_a_cut_part_is_named(corpus, texts, trained, tmp_path):
     part.write_bytes(part.read_bytes()[:-20])
     with pytest.raises(InputError, match=r"part-00001-of-00002\.parquet can't be read as Parquet"):
         run(tmp_path / "out", documents, trained)
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out" / "ledger.json").exists()
 
 
 def test_a_step_that_died_goes_on_where_it_was(corpus, texts, trained, tmp_path):
