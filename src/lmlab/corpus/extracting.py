@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from lmlab.core.config import Json, canonical, decode
 from lmlab.core.errors import InputError
-from lmlab.corpus.reading import Record, Span, read, render, spans
+from lmlab.corpus.archives import Span
+from lmlab.corpus.reading import Record, by_size, read, render, spans
 from lmlab.corpus.registry import Slice
 from lmlab.corpus.render import Rendered
 from lmlab.corpus.schema import (
@@ -145,19 +146,8 @@ def render_source(task: SourceTask) -> Counter[str]:
 
 def rounds(rows: Iterable[dict[str, str]], parts: int) -> Iterator[tuple[pa.Table, np.ndarray]]:
     """Rows of `REJECTED` as tables that fit in memory, and the part of every row."""
-    batch: list[dict[str, str]] = []
-    size = 0
-    for row in rows:
-        batch.append(row)
-        size += len(row["text"])
-        if size >= ROUND_BYTES:
-            yield _round(batch, parts)
-            batch, size = [], 0
-    yield _round(batch, parts)
-
-
-def _round(rows: list[dict[str, str]], parts: int) -> tuple[pa.Table, np.ndarray]:
-    return pa.Table.from_pylist(rows, schema=REJECTED), part_of([row["id"] for row in rows], parts)
+    for batch in by_size(rows, lambda row: len(row["text"]), ROUND_BYTES):
+        yield pa.Table.from_pylist(batch, schema=REJECTED), part_of([row["id"] for row in batch], parts)
 
 
 def documents_of(

@@ -16,7 +16,7 @@ import orjson
 from lmlab.core.config import canonical
 from lmlab.core.errors import InputError, Refused
 from lmlab.corpus.extracting import Say, SourceTask, documents_of, rounds, write_parts
-from lmlab.corpus.reading import ARCHIVES, CRAWLS, PACKED, Record, loaded, read
+from lmlab.corpus.reading import ARCHIVES, CRAWLS, PACKED, Record, by_size, loaded, read
 from lmlab.corpus.registry import Slice
 from lmlab.corpus.schema import PART_BYTES, REJECTED, Stage, document_id
 from lmlab.dataflow.runner import Runner
@@ -84,8 +84,10 @@ def folder_documents(folder: Path, out: Path, reading: Reading, runner: Runner, 
     parts = max(1, math.ceil(sum(size for _, size in found) / PART_BYTES))
     base = folder if folder.is_dir() else folder.parent
     tasks = [
-        FolderTask(base, files, reading, parts, out / ".work" / f"scattered-{i:05d}.arrow")
-        for i, files in enumerate(_batches(found))
+        FolderTask(
+            base, tuple(path for path, _ in files), reading, parts, out / ".work" / f"scattered-{i:05d}.arrow"
+        )
+        for i, files in enumerate(by_size(found, lambda file: file[1], TASK_BYTES))
     ]
     runner.run(scatter_files, tasks, name="read", progress=partial(say, "reading files"))
     return write_parts(tuple(task.scattered for task in tasks), parts, out, runner, say)
@@ -104,19 +106,6 @@ def _listed(folder: Path) -> list[tuple[Path, int]]:
 
 def _is_hidden(path: Path, folder: Path) -> bool:
     return any(name.startswith(".") for name in path.relative_to(folder).split("/"))
-
-
-def _batches(found: list[tuple[Path, int]]) -> Iterator[tuple[Path, ...]]:
-    batch: list[Path] = []
-    size = 0
-    for path, size_bytes in found:
-        batch.append(path)
-        size += size_bytes
-        if size >= TASK_BYTES:
-            yield tuple(batch)
-            batch, size = [], 0
-    if batch:
-        yield tuple(batch)
 
 
 def scatter_files(task: FolderTask) -> None:

@@ -7,11 +7,11 @@ import csv
 import io
 import zipfile
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 import pyarrow as pa
@@ -35,6 +35,7 @@ _BLOCK = 1 << 20
 _HEADLESS = {"CID-SMILES": ("cid", "smiles")}
 # How the first line of a record of these begins, or what its last one is.
 _MARKS = {"fasta": (b">", None), "fa": (b">", None), "pgn": (b"[Event ", None), "dat": (None, b"//")}
+Item = TypeVar("Item")
 
 
 class Record(NamedTuple):
@@ -55,14 +56,22 @@ def spans(path: Path) -> list[Span | None]:
             sizes = [member.compress_size for member in archive.infolist()]
     elif path.name.endswith(".parquet"):
         sizes = row_groups(path)
-    found: list[Span] = []
-    start, size = 0, 0
-    for end, more in enumerate(sizes, 1):
-        size += more
-        if size >= SPLIT_BYTES or end == len(sizes):
-            found.append((start, end))
-            start, size = end, 0
-    return [*found] or [None]
+    runs = by_size(enumerate(sizes), lambda numbered: numbered[1], SPLIT_BYTES)
+    return [(run[0][0], run[-1][0] + 1) for run in runs] or [None]
+
+
+def by_size(items: Iterable[Item], size_of: Callable[[Item], int], limit: int) -> Iterator[list[Item]]:
+    """Runs of items that together reach `limit`, the last of them what is left."""
+    run: list[Item] = []
+    size = 0
+    for item in items:
+        run.append(item)
+        size += size_of(item)
+        if size >= limit:
+            yield run
+            run, size = [], 0
+    if run:
+        yield run
 
 
 def read(path: Path, slices: Sequence[Slice], span: Span | None = None, name: str = "") -> Iterator[Record]:
