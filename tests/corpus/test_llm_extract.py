@@ -216,12 +216,10 @@ def test_endpoint_that_hangs_is_left_after_the_limit(cache):
         return Response("late")
 
     for url in running(Starlette(routes=[Route("/v1/chat/completions", hang, methods=["POST"])])):
-        for limits in ({"read_s": 0.1}, {"total_s": 0.1}):
-            extractor = Extractor(url, "m", tries=2, wait_s=0, **limits)
-            started = time.monotonic()
-            with pytest.raises(HostError, match="Timeout"):
-                extract_pages(PAGES[:1], extractor, cache)
-            assert time.monotonic() - started < 0.9
+        started = time.monotonic()
+        with pytest.raises(HostError, match="Timeout"):
+            extract_pages(PAGES[:1], Extractor(url, "m", tries=2, wait_s=0, total_s=0.1), cache)
+        assert time.monotonic() - started < 0.9
 
 
 def test_prompt_without_a_page_is_refused():

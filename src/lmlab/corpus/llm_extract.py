@@ -23,6 +23,7 @@ from lmlab.storage import Path
 from lmlab.storage.hub import retry_after_s
 from lmlab.storage.secrets import resolve
 
+CONNECT_S = 10.0
 PROMPT = """Below is a web page. Write down its main content as plain text, word for word: headings,
 paragraphs, lists, tables and code. Leave out menus, banners, footers and comments. Add nothing and explain
 nothing.
@@ -59,12 +60,8 @@ class Extractor:
     """Share of the answer's words that must be the page's."""
     at_once: int = 8
     """Requests under way."""
-    connect_s: float = 10
-    """Limit for a connection."""
-    read_s: float = 120
-    """Limit without a byte."""
     total_s: float = 300
-    """Limit for one request."""
+    """Limit for one request, which answers with no byte before it has all of them."""
     tries: int = 5
     """For each page, if the endpoint is busy or out of reach."""
     wait_s: float = 1
@@ -96,7 +93,7 @@ async def _extract(pages: Sequence[bytes | str], extractor: Extractor, cache: Pa
     headers = {}
     if extractor.token:
         headers["Authorization"] = f"Bearer {resolve(extractor.token, extractor.url).line()}"
-    limits = httpx.Timeout(extractor.read_s, connect=extractor.connect_s, pool=None)
+    limits = httpx.Timeout(None, connect=CONNECT_S)
     turn = asyncio.Semaphore(extractor.at_once)
 
     async def answer(page: bytes | str) -> Answer:

@@ -52,17 +52,15 @@ class _Block:
     fault: str = ""
 
 
-def records(path: Path, *, strict: bool = False) -> Iterator[WebRecord]:
+def records(path: Path) -> Iterator[WebRecord]:
     """The pages of a WARC file, packed record by record or not at all, and its broken records.
 
-    `strict` makes the first broken record an InputError; a file without any record always is one.
+    InputError for a file without any record.
     """
     is_warc = False
     for block in _all_blocks(path):
         is_warc = is_warc or block.kind != ""
         for page in _pages(block):
-            if page.reason and strict:
-                raise InputError(f"{path}, byte {block.place}: {page.reason}. Fetch it again.")
             count("warc broken records" if page.reason else "warc pages")
             yield page
     if not is_warc:
