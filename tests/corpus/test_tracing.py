@@ -44,6 +44,13 @@ def test_needs_a_fixture(tmp_path):
     raise SystemExit
 
 
+class TestStack:
+    test_data = [1]
+
+    def test_needs_a_fixture_too(self, tmp_path):
+        raise SystemExit
+
+
 class StackTest(unittest.TestCase):
     def setUp(self):
         self.stack = Stack()

@@ -21,7 +21,7 @@ from lmlab.corpus.registry import Slice
 from lmlab.corpus.schema import PART_BYTES, REJECTED, Stage, document_id
 from lmlab.dataflow.runner import Runner
 from lmlab.dataflow.shuffle import scatter
-from lmlab.storage import Path, Stat
+from lmlab.storage import Path
 
 TASK_BYTES = 64 << 20
 HEAD_BYTES = 1 << 14
@@ -36,10 +36,8 @@ RENDERER_OF = {
 """How a file or member becomes a document, where that is not `text`."""
 ROW_FILES = (".jsonl", ".ndjson", ".parquet")
 RENDERER_BY_FIELD = {
-    "messages": "chat",
-    "conversations": "chat",
-    "instruction": "instruction",
-    "question": "instruction",
+    **dict.fromkeys(("messages", "conversations"), "chat"),
+    **dict.fromkeys(("instruction", "question"), "instruction"),
 }
 """Rows that are more than one text tell it by a field."""
 TEXT_FIELDS = ("text", "content", "body", "markdown", "document", "raw_content", "prompt")
@@ -83,12 +81,10 @@ def folder_documents(folder: Path, out: Path, reading: Reading, runner: Runner, 
         raise InputError(f"{folder} holds no file with anything in it. Give a folder of texts.")
     parts = max(1, math.ceil(sum(size for _, size in found) / PART_BYTES))
     base = folder if folder.is_dir() else folder.parent
-    tasks = [
-        FolderTask(
-            base, tuple(path for path, _ in files), reading, parts, out / ".work" / f"scattered-{i:05d}.arrow"
-        )
-        for i, files in enumerate(by_size(found, lambda file: file[1], TASK_BYTES))
-    ]
+    tasks: list[FolderTask] = []
+    for run in by_size(found, lambda file: file[1], TASK_BYTES):
+        scattered = out / ".work" / f"scattered-{len(tasks):05d}.arrow"
+        tasks.append(FolderTask(base, tuple(path for path, _ in run), reading, parts, scattered))
     runner.run(scatter_files, tasks, name="read", progress=partial(say, "reading files"))
     return write_parts(tuple(task.scattered for task in tasks), parts, out, runner, say)
 
@@ -98,14 +94,9 @@ def _listed(folder: Path) -> list[tuple[Path, int]]:
         raise InputError(f"{folder} does not exist. Check the path.")
     if not folder.is_dir():
         return [(folder, folder.size())]
-    found: list[tuple[Path, Stat]] = sorted(folder.walk_stats())
-    return [
-        (path, stat.size_bytes) for path, stat in found if stat.size_bytes and not _is_hidden(path, folder)
-    ]
-
-
-def _is_hidden(path: Path, folder: Path) -> bool:
-    return any(name.startswith(".") for name in path.relative_to(folder).split("/"))
+    found = ((path, stat.size_bytes) for path, stat in folder.walk_stats())
+    # Neither empty nor hidden.
+    return [one for one in found if one[1] and "/." not in f"/{one[0].relative_to(folder)}"]
 
 
 def scatter_files(task: FolderTask) -> None:
@@ -126,7 +117,8 @@ def _rows(file: Path, task: FolderTask) -> Iterator[dict[str, str]]:
         if not is_packed and not field and b"\0" in file.read_range(0, HEAD_BYTES):
             yield _rejected(base, name, domain, "no text: it holds null bytes")
             return
-        slices = _slices(domain, reading.renderer or _row_renderer(field))
+        of_rows = RENDERER_BY_FIELD.get(field, "document") if field else None
+        slices = _slices(domain, reading.renderer or of_rows)
         package = f"{base}/{name}" if is_archive else base
         about = package, "unknown", slices, reading.min_bytes, True, task.parts, task.scattered
         records = (_named(record, field) for record in read(file, slices, None, name))
@@ -153,10 +145,6 @@ def _text_field(file: Path, wanted: str | None) -> str:
             "Name it with --text-field."
         )
     return field
-
-
-def _row_renderer(field: str) -> str | None:
-    return RENDERER_BY_FIELD.get(field, "document") if field else None
 
 
 def _named(record: Record, field: str) -> Record:

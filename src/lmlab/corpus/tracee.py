@@ -105,16 +105,21 @@ def tests_of(module: Any) -> Iterator[tuple[str, Callable[[], object], Any]]:
     """Name, call and source object of each test that needs no fixture."""
     for name, value in list(vars(module).items()):
         kind: Any = value
-        if inspect.isclass(value) and value.__module__ == module.__name__:
+        if not inspect.isclass(value):
+            if name.startswith("test") and needs_nothing(value):
+                yield name, value, value
+        elif value.__module__ == module.__name__:
             is_case = issubclass(value, unittest.TestCase)
             for method in dir(value) if is_case or name.startswith("Test") else ():
-                if method.startswith("test"):
+                if method.startswith("test") and inspect.isfunction(getattr(value, method)):
                     call = kind(method).debug if is_case else getattr(kind(), method)
-                    yield f"{name}.{method}", call, getattr(value, method)
-        elif (
-            name.startswith("test") and inspect.isfunction(value) and not inspect.signature(value).parameters
-        ):
-            yield name, value, value
+                    if needs_nothing(call):
+                        yield f"{name}.{method}", call, getattr(value, method)
+
+
+def needs_nothing(call: object) -> bool:
+    """Whether this is a function that can be called as it stands."""
+    return inspect.isroutine(call) and not inspect.signature(call).parameters
 
 
 def run(call: Callable[[], object], trace: Trace) -> str:
@@ -144,12 +149,8 @@ def main() -> None:
         module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         for name, call, source in tests_of(module):
-            about = {
-                "test": f"{path}::{name}",
-                "source": inspect.getsource(source),
-                "has_network": has_network,
-            }
-            print(json.dumps(about), file=rows, flush=True)
+            about = {"test": f"{path}::{name}", "source": inspect.getsource(source)}
+            print(json.dumps({**about, "has_network": has_network}), file=rows, flush=True)
             trace = Trace(f"{root}/", most)
             outcome = run(call, trace)
             ended = {"outcome": outcome, "events": len(trace.lines), "is_cut": len(trace.lines) >= most}

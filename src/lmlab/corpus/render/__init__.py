@@ -19,24 +19,18 @@ def _named(*renderers: Renderer) -> dict[str, Renderer]:
     return {renderer.__name__: renderer for renderer in renderers}  # type: ignore[attr-defined]
 
 
-MEMBERS: dict[str, Member] = _named(
-    *(files.text, files.html, files.gettext, files.icons, files.json, files.notebook, mail.mail, logs.log),
-    *(logs.ghalogs, manuals.man, manuals.dictionary, notation.smt_lib, notation.coq_gym, software.swe_agent),
-    *(tables.table, tables.package_metadata),
-)
-ROWS: dict[str, OfRow] = _named(
-    *(
-        chat.chat,
-        chat.massive,
-        documents.document,
-        documents.eai_taxonomy,
-        documents.hplt,
-        documents.captions,
-    ),
-    *(documents.svg, documents.instruction, documents.code_task, documents.filing, notation.fasta),
-    *(notation.uniprot, notation.pgn, software.pull_request, software.review, software.gh_archive),
-    *(software.execution_trace, tables.wdc_table, tables.npm_package, tables.pypi_package),
-)
+MEMBERS: dict[str, Member] = {
+    **_named(files.text, files.html, files.gettext, files.icons, files.json, files.notebook, mail.mail),
+    **_named(logs.log, logs.ghalogs, manuals.man, manuals.dictionary, notation.smt_lib, notation.coq_gym),
+    **_named(software.swe_agent, tables.table, tables.package_metadata),
+}
+ROWS: dict[str, OfRow] = {
+    **_named(chat.chat, chat.massive, documents.document, documents.eai_taxonomy, documents.hplt),
+    **_named(documents.captions, documents.svg, documents.instruction, documents.code_task, documents.filing),
+    **_named(notation.fasta, notation.uniprot, notation.pgn, software.pull_request, software.review),
+    **_named(software.gh_archive, software.execution_trace),
+    **_named(tables.wdc_table, tables.npm_package, tables.pypi_package),
+}
 GROUPS: dict[str, tuple[OfRows, str | int]] = {
     "book": (documents.book, "item_id"),
     "molecules": (notation.molecules, 100),

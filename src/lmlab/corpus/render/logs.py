@@ -64,13 +64,9 @@ def _chunks(data: bytes) -> Iterator[bytes]:
     """Pieces of whole lines of at most 64 KiB; a longer line is a piece of its own."""
     start = 0
     while start < len(data):
-        end = (
-            len(data)
-            if len(data) - start <= CHUNK_BYTES
-            else data.rfind(b"\n", start, start + CHUNK_BYTES) + 1
-        )
-        if end == 0:
-            end = data.find(b"\n", start) + 1 or len(data)
+        end = start + CHUNK_BYTES
+        if end < len(data):
+            end = data.rfind(b"\n", start, end) + 1 or data.find(b"\n", start) + 1 or len(data)
         yield data[start:end]
         start = end
 

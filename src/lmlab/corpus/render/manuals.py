@@ -25,17 +25,8 @@ _ESCAPE = re.compile(
 _COMMENT = re.compile(r"""^[.']?\\["#].*\n|[ \t]*\\".*""", re.MULTILINE)
 _ARGUMENT = re.compile(r'"((?:[^"]|"")*)"?|(\S+)')
 # Brackets around the rest of an mdoc line, marks before a word, and macros of which only the words are kept.
-_AROUND = {
-    "Op": "[]",
-    "Bq": "[]",
-    "Dq": "“”",
-    "Qq": '""',
-    "Sq": "‘’",
-    "Ql": "‘’",
-    "Pq": "()",
-    "Aq": "<>",
-    "Brq": "{}",
-}
+_AROUND = {"Op": "[]", "Bq": "[]", "Pq": "()", "Aq": "<>", "Brq": "{}"}
+_AROUND |= {"Dq": "“”", "Qq": '""', "Sq": "‘’", "Ql": "‘’"}
 _MARKS = {"Fl": "-", "Nd": "– ", "Ns": "", "Ap": "'", "Oo": "[", "Oc": "]"}
 _NAMES = """Ar Pa Em Sy Li Cm Ev Va Vt Fa Ft Fn Fo An Lk Mt Ic Dv Er St Tn Sx In Cd Ad Ms No Nm Xr Ux Bx Nx Fx
     Ox Rv Ex Xo Xc Fc Ta %A %T %B %D %J %N %O %P %R %V"""
