@@ -64,14 +64,13 @@ def test_kept_documents_get_their_own_rows_and_strangers_are_named(documents, tm
     run(made, out)
     (part,) = parts_of(made)
     kept = read_parquet(part).slice(5, 20)
-    found = read_attribute(out, part.name, kept["id"])
+    found = read_attribute(out, part.name, "letters", kept["id"])
     assert found["letters"].to_pylist() == [len(text) for text in kept["text"].to_pylist()]
-    ids = [*kept["id"].to_pylist()[:2], "0" * 32]
+    ids = pa.chunked_array([[*kept["id"].to_pylist()[:2], "0" * 32]])
     with pytest.raises(InputError, match="no row for 1 of 3 documents, the first 00000"):
-        read_attribute(out, part.name, ids)
-    assert read_attribute(out, part.name, ids, may_miss=True)["letters"].is_null().to_pylist() == [
-        False, False, True,
-    ]  # fmt: skip
+        read_attribute(out, part.name, "letters", ids)
+    found = read_attribute(out, part.name, "letters", ids, may_miss=True)
+    assert found["letters"].is_null().to_pylist() == [False, False, True]
 
 
 def test_what_marks_one_part_does_not_travel_with_what_marks_the_others(documents, tmp_path):

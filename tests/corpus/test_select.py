@@ -8,7 +8,7 @@ import pytest
 from lmlab.artifacts import Artifact
 from lmlab.core.errors import ConfigError, InputError
 from lmlab.corpus import Drop, Keep, RemoveSpans, normalize, repeated_paragraphs, replay, select
-from lmlab.corpus.schema import document_id, parts_of
+from lmlab.corpus.schema import DOCUMENTS, document_id, parts_of
 from lmlab.dataflow import read_parquet, write_parquet
 from lmlab.storage import Path
 
@@ -81,7 +81,7 @@ def test_true_values_drop_and_false_ones_do_not(corpus, out, yes, column):
 def test_missing_column_and_wrong_spans_are_named(corpus, out):
     made, attributes = corpus
     flags = attributes("flags", dict.fromkeys(TEXTS, True))
-    with pytest.raises(InputError, match=r"no column 'reason', only id, value, so 'flag' can't be decided"):
+    with pytest.raises(InputError, match=r"flags/part\S+ has no column 'reason', only id, value\."):
         select.body(out(), made, (Drop("flag", flags),), workers=1)
     spans = attributes("spans", {text: [{"start": 3, "end": 99}] for text in TEXTS}, "spans")
     with pytest.raises(InputError, match=r"The spans .* do not lie in order in a text of 1\d bytes"):
@@ -151,6 +151,24 @@ def test_repeated_paragraph_is_left_in_the_smallest_id_of_all_corpora(headed, ou
     for name, text in texts.items():
         expected = [{"start": 0, "end": size}] if text.startswith(HEADER) and name != first else []
         assert spans[name] == expected
+
+
+def test_refrain_is_left_where_it_stands_first_in_its_own_text_too(documents, out, rows_of):
+    made = documents([("d", "song", f"{HEADER}\n\nA verse.\n\n{HEADER}\n\nThe end.")], 1)
+    repeated_paragraphs.body(out("spans"), made, min_bytes=50, workers=1)
+    select.body(out("kept"), made, (RemoveSpans("cut", Artifact.at(out("spans").path)),), workers=1)
+    assert [row["text"] for row in rows_of(out("kept").path)] == [f"{HEADER}\n\nA verse.\n\nThe end."]
+
+
+def test_documents_that_another_tool_wrote_are_measured_as_ours(corpus, out, tmp_path):
+    """Its text is a `string`, whose offsets have half the width of ours."""
+    made, attributes = corpus
+    for part in parts_of(made.path):
+        plain = read_parquet(part).cast(pa.schema([(name, pa.string()) for name in DOCUMENTS.names]))
+        write_parquet(Path(tmp_path / "plain" / part.name), plain)
+    flags = attributes("flags", {text: i < 4 for i, text in enumerate(TEXTS)})
+    kept = select.body(out(), Artifact.at(tmp_path / "plain"), (Drop("flag", flags, "value"),), workers=1)
+    assert (kept.documents, kept.size_bytes) == (8, sum(map(len, TEXTS[4:])))
 
 
 def test_edited_documents_get_new_ids_and_places_and_meet_their_equals(headed, out, rows_of):

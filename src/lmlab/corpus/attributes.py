@@ -3,7 +3,7 @@
 So a join reads two files side by side and never shuffles; the ids stand in both and are compared.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -60,15 +60,14 @@ def _annotated(part: Path, out: Path, function: Annotation, schema: pa.Schema, s
 
 
 def read_attribute(
-    folder: Path, part_name: str, ids: Sequence[str] | pa.ChunkedArray, *, may_miss: bool = False
+    folder: Path, part_name: str, column: str, wanted: pa.ChunkedArray, *, may_miss: bool = False
 ) -> pa.Table:
-    """The attributes of these documents of one part, a row for each id in order.
+    """The id and one attribute of the documents of these ids in one part, in their order.
 
     The file may speak of more documents (the ids then being those that were kept). InputError if it has no
     row for one; with `may_miss` that row is null.
     """
-    table = read_parquet(folder / part_name)
-    wanted = ids if isinstance(ids, pa.ChunkedArray) else pa.chunked_array([pa.array(ids, pa.string())])
+    table = read_parquet(folder / part_name, ["id", column])
     if table.column("id").equals(wanted):
         return table
     place = pc.call_function("index_in", [wanted], pc.SetLookupOptions(table.column("id")))

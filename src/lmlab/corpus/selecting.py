@@ -105,15 +105,10 @@ def select_part(part: Path, out: Path, rules: Sequence[Rule], rejected: Path | N
 
 def judged(rule: Rule, table: pa.Table, part_name: str) -> tuple[pa.Table, list[str | None]]:
     """The documents, edited if that is the rule, and why each is dropped; None if it is kept."""
-    found = read_attribute(rule.attributes.path, part_name, table.column("id"), may_miss=True)
-    if rule.column not in found.column_names:
-        raise InputError(
-            f"{rule.attributes.path} has no column {rule.column!r}, only {', '.join(found.column_names)}, so "
-            f"{rule.stage!r} can't be decided. Name one of them."
-        )
+    attributes = rule.attributes.path
+    found = read_attribute(attributes, part_name, rule.column, table.column("id"), may_miss=True)
     values = found.column(rule.column).to_pylist()
-    missing = f"no attribute: {rule.attributes.path.name} has no row for it"
-    absent = None if rule.keep_if_missing else missing
+    absent = None if rule.keep_if_missing else f"no attribute: {attributes.name} has no row for it"
     is_missing = found.column("id").is_null().to_pylist()
     try:
         if isinstance(rule, RemoveSpans):
@@ -122,7 +117,7 @@ def judged(rule: Rule, table: pa.Table, part_name: str) -> tuple[pa.Table, list[
             reasons = [rule.fault(value) for value in values]
     except (TypeError, LookupError) as error:
         raise InputError(
-            f"{rule.attributes.path} holds {found.column(rule.column).type} in {rule.column!r}, by which "
+            f"{attributes} holds {found.column(rule.column).type} in {rule.column!r}, by which "
             f"{rule.stage!r} can't be decided ({error}). Name a column of what a {type(rule).__name__} needs."
         ) from error
     return table, [absent if m else reason for m, reason in zip(is_missing, reasons, strict=True)]

@@ -77,7 +77,7 @@ def assign_topics(embeddings: Path, out: Path, read: list[str], part: Path) -> d
 
     centroids = load((out / CODEBOOK).read_bytes())["centroids"]
     table = read_parquet(part, ["id", "text", "meta"])
-    vectors = vectors_of(read_attribute(embeddings, part.name, table.column("id")))
+    vectors = vectors_of(read_attribute(embeddings, part.name, "embedding", table.column("id")))
     if vectors.shape[1] != len(centroids):
         raise InputError(
             f"The codebook is for {len(centroids)} dims, {embeddings} has {vectors.shape[1]}. Embed with the "
@@ -159,11 +159,8 @@ def _nearest(vectors: np.ndarray, centroids: np.ndarray) -> tuple[np.ndarray, np
 def _topics_and_scores(
     topics: Path, scores: Path, part: str, table: pa.Table
 ) -> tuple[np.ndarray, np.ndarray]:
-    columns = ((topics, "topic"), (scores, "score"))
-    found, values = (
-        read_attribute(at, part, table.column("id")).column(name).to_numpy() for at, name in columns
-    )
-    return found, values
+    found = read_attribute(topics, part, "topic", table.column("id")).column("topic").to_numpy()
+    return found, read_attribute(scores, part, "score", table.column("id")).column("score").to_numpy()
 
 
 def _seen(keys: np.ndarray, table: pa.Table) -> dict[int, Counter[str]]:
