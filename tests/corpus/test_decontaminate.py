@@ -167,5 +167,7 @@ def test_short_record_is_found_where_it_is_the_whole_text_but_not_as_a_label(aga
 def test_impossible_settings_are_refused():
     with pytest.raises(ConfigError, match="overlap=0"):
         Decontamination(overlap=0)
+    with pytest.raises(ConfigError, match="'common': 0,"):
+        Decontamination(common=0)
     with pytest.raises(ConfigError, match="version=2 of the text hashes is not what this code computes"):
         Decontamination(version=2)

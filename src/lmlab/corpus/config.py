@@ -100,10 +100,11 @@ class Decontamination:
 
     def __post_init__(self) -> None:
         _check_version(self.version)
-        if self.words < 1 or self.min_runs < 1 or not 0 < self.overlap <= 1:
+        counts = {name: getattr(self, name) for name in ("words", "min_runs", "common", "shared", "shortest")}
+        if min(count for count in counts.values() if count is not None) < 1 or not 0 < self.overlap <= 1:
             raise ConfigError(
-                f"words={self.words}, min_runs={self.min_runs}, overlap={self.overlap} would flag everything "
-                "or nothing. Choose at least 1 word, 1 run, and a share above 0, up to 1."
+                f"{counts} with overlap={self.overlap} would flag everything or nothing. Choose at least 1 "
+                "of each, and a share above 0, up to 1."
             )
 
 

@@ -90,7 +90,7 @@ def text_buffers(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     """The texts as Arrow holds them, without a copy: all bytes (uint8), and rows + 1 offsets (int64)."""
     if table.num_rows == 0:
         return np.zeros(0, np.uint8), np.zeros(1, np.int64)
-    column = table.column("text").combine_chunks()
+    column = table.column("text").cast(pa.large_string()).combine_chunks()
     array = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
     _, offsets, data = array.buffers()
     ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
