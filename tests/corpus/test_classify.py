@@ -140,6 +140,8 @@ def test_labels_may_name_documents_by_id(tmp_path, documents):
     ]
     with pytest.raises(InputError, match="1 documents whose text is not given"):
         classify.read_labelled(file, None)
+    file.write_text(file.read_text() + "\n" + json.dumps({"text": text(2, True), "label": "worse"}))
+    assert classify.read_labelled(file, None).column("label").to_pylist() == ["5"]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from sample_archives import prose
 
 from lmlab.corpus import languages
-from lmlab.corpus.language import UNSURE, detect, languages as told
+from lmlab.corpus.language import detect, languages as told
 from lmlab.dataflow import read_parquet
 
 ARTICLES = {
@@ -49,7 +49,7 @@ def test_line_ends_and_null_bytes_do_no_harm():
 
 def rows(*texts):
     table = pa.table({"id": [str(i) for i in range(len(texts))], "text": pa.array(texts, pa.large_string())})
-    return told(table, UNSURE).to_pylist()
+    return told(table, 0.6).to_pylist()
 
 
 def test_a_long_text_has_the_language_of_most_of_its_pieces():

@@ -40,7 +40,7 @@ class NearDuplicates(Attributes):
 
 @dataclass(frozen=True)
 class Paragraphs(Attributes):
-    """`spans` of the paragraphs that stand in another document too, for `RemoveSpans`."""
+    """`spans` of the paragraphs that stand somewhere else too, for `RemoveSpans`."""
 
     repeats: int
     """How many paragraphs."""
@@ -126,7 +126,7 @@ def near_duplicates(
 def repeated_paragraphs(
     out: Out, documents: Artifact | dict[str, Artifact], min_bytes: int = 80, workers: RunOnly[int] = 2
 ) -> Paragraphs:
-    """Where paragraphs of at least `min_bytes` stand that another document, with a smaller id, has too."""
+    """Where paragraphs of at least `min_bytes` stand again: in a document of larger id, or later in one."""
     from lmlab.corpus.paragraphs import mark_paragraphs
 
     with open_runner(workers) as runner:

@@ -18,6 +18,7 @@ from lmlab.corpus.schema import (
     part_name,
     parts_of,
     sorted_by_id,
+    table_of,
     text_sizes,
     write_rejected,
     write_stages,
@@ -40,8 +41,7 @@ def write_documents(out: Path, domain: str, texts: Iterable[tuple[str, str]], **
     ]
     if not rows:
         raise InputError(f"There is no text for the domain {domain!r}. Give at least one document.")
-    columns = dict(zip(DOCUMENTS.names, map(list, zip(*rows, strict=True)), strict=True))
-    table = sorted_by_id(pa.table(columns, schema=DOCUMENTS))
+    table = sorted_by_id(table_of(rows, DOCUMENTS))
     write_parquet(out / part_name(0, 1), table)
     counted = Stage("write").take(text_sizes(table))
     write_stages(out, [counted.row()])

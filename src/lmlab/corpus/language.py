@@ -13,8 +13,6 @@ HEAD_CHARACTERS = 1_000
 """Looked at from the start of a text; more changes no answer on the UDHR pages and costs in proportion."""
 LANGUAGES = pa.schema({"id": pa.string(), "value": pa.string(), "score": pa.float32(), "share": pa.float32()})
 """Tag ("und": can't be told), mean probability, and the share of the pieces that are in that language."""
-UNSURE = 0.6
-"""Below this probability a text has no language: SVG, tables, code without prose."""
 FEWEST_LETTERS = 20
 _VOTES, _VOTE_CHARACTERS = 8, 400
 _LABEL = "__label__"

@@ -1,4 +1,4 @@
-"""Paragraphs that stand in another document too, as spans to cut: every copy but the one in the smallest id.
+"""Paragraphs that stand somewhere else too, as spans to cut: all copies but the first in the smallest id.
 
 Paragraphs are parted by blank lines. Their hashes are shuffled, so that equal ones meet; what is found goes
 back to its part by a second shuffle. Memory is one bucket of hashes or one part, whatever the corpora hold.

@@ -61,7 +61,10 @@ class Buckets(Attributes):
 
 @step(resumes=True)
 def languages(out: Out, documents: Artifact, unsure: float = 0.6, workers: RunOnly[int] = 2) -> Attributes:
-    """Which language each document is in; "und" where the mean probability is below `unsure`."""
+    """Which language each document is in; "und" where the mean probability is below `unsure`.
+
+    SVG, tables and code without prose have none.
+    """
     from lmlab.corpus.language import LANGUAGES, languages as told
 
     return _annotate(out, documents, told, LANGUAGES, workers, unsure)

@@ -54,7 +54,7 @@ def read_labelled(file: Path, documents: Path | None) -> pa.Table:
                 f"from it. Mend or remove the line."
             )
         place = document_id(text) if text else str(key)
-        texts.setdefault(place, text)
+        texts[place] = texts.get(place) or text
         labels.setdefault(place, str(label))
     for part in parts_of(documents) if documents and None in texts.values() else []:
         found = load_text(part)
