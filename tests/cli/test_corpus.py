@@ -264,3 +264,27 @@ def test_broken_rows_and_links_to_nowhere_stop_nothing(corpus, folder):
     assert "nowhere" not in reasons["mine/gone.txt"]
     assert "does not exist" in reasons["mine/gone.txt"]
     assert "a link to a folder" in reasons["mine/loop"]
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        (
+            {"Body": "Ann has 3 hens.", "Question": "And 2 more?", "Answer": 5},
+            "Ann has 3 hens.\n\nAnd 2 more?\n\n5",
+        ),
+        (
+            {"task_id": 1, "prompt": "def one():\n", "canonical_solution": "    return 1\n"},
+            "def one():\n    return 1",
+        ),
+        (
+            {"text": "Write one.", "code": "one = 1", "test_list": ["assert one"]},
+            "Write one.\n\none = 1\n\nassert one",
+        ),
+        ({"messages_display": "user: Hello"}, "user: Hello"),
+    ],
+    ids=["svamp", "humaneval", "mbpp", "tau_bench"],
+)
+def test_rows_of_well_known_sets_are_told_by_their_fields(corpus, tmp_path, row, text):
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    assert [one["text"].strip() for one in corpus("inspect", tmp_path / "rows.jsonl")["samples"]] == [text]

@@ -18,6 +18,7 @@ from lmlab.core.errors import InputError, Refused
 from lmlab.corpus.extracting import Say, SourceTask, documents_of, rounds, write_parts
 from lmlab.corpus.reading import ARCHIVES, CRAWLS, PACKED, Record, by_size, loaded, read
 from lmlab.corpus.registry import Slice
+from lmlab.corpus.render.chat import SAID
 from lmlab.corpus.schema import PART_BYTES, REJECTED, Stage, document_id
 from lmlab.dataflow.runner import Runner
 from lmlab.dataflow.shuffle import scatter
@@ -36,8 +37,9 @@ RENDERER_OF = {
 """How a file or member becomes a document, where that is not `text`."""
 ROW_FILES = (".jsonl", ".ndjson", ".parquet")
 RENDERER_BY_FIELD = {
-    **dict.fromkeys(("messages", "conversations"), "chat"),
-    **dict.fromkeys(("instruction", "question"), "instruction"),
+    **dict.fromkeys((*SAID, "messages_display"), "chat"),
+    "canonical_solution": "code_task",
+    **dict.fromkeys(("instruction", "question", "Question", "problem", "test_list"), "instruction"),
 }
 """Rows that are more than one text tell it by a field."""
 TEXT_FIELDS = ("text", "content", "body", "markdown", "document", "raw_content", "prompt")
