@@ -93,7 +93,7 @@ def marked(documents, tmp_path, rows_of):
         with open_runner(1) as runner:
             for name in corpora:
                 sign(made[name], signed[name], fuzzy, runner, lambda *_: None)
-            found = mark_near_duplicates(made, signed, out, fuzzy, runner)
+            found = mark_near_duplicates(made, signed, out, fuzzy, runner, print)
         text_of = {row["id"]: row["text"] for folder in made.values() for row in rows_of(folder)}
         rows = {name: {text_of[r["id"]]: r for r in rows_of(out / name if name else out)} for name in corpora}
         return rows, found
@@ -151,13 +151,14 @@ def test_documents_of_64_mib_are_signed_by_their_beginning_and_compared_whole(ma
 def test_signatures_of_other_settings_or_documents_are_refused(documents, tmp_path):
     made = documents([("d", "a", prose(1, 50))]).path
     more = documents([("d", str(i), prose(i, 50)) for i in range(5)], name="more").path
+    out = Path(tmp_path / "near")
     with open_runner(1) as runner:
         sign(made, Path(tmp_path / "s"), Fuzzy(seed=1), runner, lambda *_: None)
         with pytest.raises(InputError, match=r"were made with .*'seed': 1.* Sign all corpora with the same"):
-            mark_near_duplicates({"": made}, {"": Path(tmp_path / "s")}, Path(tmp_path / "o"), FUZZY, runner)
+            mark_near_duplicates({"": made}, {"": Path(tmp_path / "s")}, out, FUZZY, runner, print)
         sign(made, Path(tmp_path / "t"), FUZZY, runner, lambda *_: None)
         with pytest.raises(InputError, match=r"signatures are of other documents than the 5 given"):
-            mark_near_duplicates({"": more}, {"": Path(tmp_path / "t")}, Path(tmp_path / "o"), FUZZY, runner)
+            mark_near_duplicates({"": more}, {"": Path(tmp_path / "t")}, out, FUZZY, runner, print)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def curate_all(documents: Path, out: Path, recipe: Recipe, runner: Runner, say: 
     whole, trainable = work / "normalized", work / "trainable"
     stages = normalize_all([documents], whole, rejected, Normalization(recipe.part_bytes), runner, say)
     sign(whole, work / "bands", recipe.fuzzy, runner, say)
-    mark_near_duplicates({"": whole}, {"": work / "bands"}, work / "near", recipe.fuzzy, runner)
+    mark_near_duplicates({"": whole}, {"": work / "bands"}, work / "near", recipe.fuzzy, runner, say)
     near = Drop("fuzzy", Artifact.at(work / "near"))
     split = mark_held_out(whole, work / "held", (near,), recipe.holdout, runner)
     held = Artifact.at(work / "held")

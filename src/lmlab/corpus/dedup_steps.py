@@ -115,7 +115,7 @@ def near_duplicates(
                 f"signed has {', '.join(made)}, documents {', '.join(corpora)}, so it is unknown whose "
                 "they are. Give both the same names."
             )
-        found = mark_near_duplicates(corpora, made, out.path, fuzzy, runner)
+        found = mark_near_duplicates(corpora, made, out.path, fuzzy, runner, out.status)
     work.remove_tree()
     return NearDuplicates(
         columns=("duplicate_of", "containment", "jaccard", "novel_words", "reason"), **found

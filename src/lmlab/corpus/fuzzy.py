@@ -63,6 +63,7 @@ def mark_near_duplicates(
     out: Path,
     fuzzy: Fuzzy,
     runner: Runner,
+    say: Say,
 ) -> dict[str, Any]:
     """Say of every document which one it mostly repeats, if any; attributes go below `out`, by corpus.
 
@@ -85,10 +86,11 @@ def mark_near_duplicates(
     at_once = max(1, KEYS_AT_ONCE // max(1, total))
     names = _columns(fuzzy)
     tasks = [names[i : i + at_once] for i in range(0, len(names), at_once)]
-    edges = runner.run(partial(band_edges, files=files), tasks, name="link")
+    said = partial(say, "finding candidates")
+    edges = runner.run(partial(band_edges, files=files), tasks, name="link", progress=said)
     left, right = (np.concatenate([found[side] for found in edges]) for side in (0, 1))
     groups = clusters(total, left, right, LARGEST)
-    found = _verified(parts, groups, out / ".work", fuzzy, runner)
+    found = _verified(parts, groups, out / ".work", fuzzy, runner, say)
     mark(parts, out, found.column("row").to_numpy(), _marks(parts, found), runner)
     return {
         "documents": total,
@@ -109,7 +111,7 @@ def band_edges(bands: Sequence[str], files: Sequence[Path]) -> tuple[np.ndarray,
     return left, right, int((keys[0] == 0).sum())
 
 
-def _verified(parts: Parts, groups: Clusters, work: Path, fuzzy: Fuzzy, runner: Runner) -> pa.Table:
+def _verified(parts: Parts, groups: Clusters, work: Path, fuzzy: Fuzzy, runner: Runner, say: Say) -> pa.Table:
     """The confirmed duplicates, by row."""
     order = np.argsort(groups.row)
     rows, cluster = groups.row[order], groups.cluster[order]
@@ -122,10 +124,12 @@ def _verified(parts: Parts, groups: Clusters, work: Path, fuzzy: Fuzzy, runner: 
             members = Members(own, int(parts.starts[i]), cluster[chosen], bucket[chosen])
             tasks.append((parts.paths[i], work / f"members-{i:05d}.arrow", members))
         first += len(own)
-    runner.run(partial(scatter_members, buckets=buckets, words=fuzzy.words), tasks, name="verify")
+    bring = partial(scatter_members, buckets=buckets, words=fuzzy.words)
+    runner.run(bring, tasks, name="verify", progress=partial(say, "reading candidates"))
     scattered = [scattered for _, scattered, _ in tasks]
     decide = partial(verify_bucket, scattered=scattered, buckets=buckets, containment=fuzzy.containment)
-    found = runner.run(decide, range(buckets), name="verify")
+    said = partial(say, "comparing candidates")
+    found = runner.run(decide, range(buckets), name="verify", progress=said)
     work.remove_tree()
     return pa.concat_tables([DUPLICATES.empty_table(), *found]).sort_by("row")
 
