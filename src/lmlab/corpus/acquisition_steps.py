@@ -4,7 +4,7 @@ from itertools import islice
 
 from lmlab.artifacts import Artifact, Out, RunOnly, step
 from lmlab.corpus.manifest import Manifest, Use, check, slices
-from lmlab.corpus.steps import Attributes
+from lmlab.corpus.steps import Attributes, annotated
 
 
 @step
@@ -24,10 +24,8 @@ def ingest(
     """
     import pyarrow as pa
 
-    from lmlab.corpus.attributes import annotate
     from lmlab.corpus.schema import parts_of
     from lmlab.dataflow.files import read_parquet
-    from lmlab.dataflow.runner import open_runner
     from lmlab.storage import read_json
 
     check(manifest, read_json(raw.path / "manifest.json"), purpose)
@@ -36,9 +34,4 @@ def ingest(
     ids = (id_ for part in parts for id_ in read_parquet(part, ["id"]).column("id").to_pylist())
     last = "" if most is None else next(islice(ids, most - 1, None), "")
     schema = pa.schema([("id", pa.string()), ("slice", pa.string())])
-    with open_runner(workers) as runner:
-        count = annotate(
-            documents.path, out.path, slices, schema, runner,
-            name="ingest", say=out.status, settings=(manifest, last),
-        )  # fmt: skip
-    return Attributes(documents=count, columns=("slice",))
+    return annotated(out, documents, slices, schema, workers, (manifest, last))

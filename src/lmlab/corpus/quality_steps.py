@@ -5,11 +5,11 @@ Each writes an attribute beside the documents and drops none: `select` does, by 
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from lmlab.artifacts import Artifact, Out, RunOnly, step
-from lmlab.corpus.steps import Attributes
+from lmlab.corpus.steps import Attributes, annotated
 from lmlab.corpus.traits.config import GOPHER, KINDS, RUBRIC, Limit, NGrams
+from lmlab.dataflow.runner import open_runner
 
 NGRAMS = NGrams()
 
@@ -67,7 +67,7 @@ def languages(out: Out, documents: Artifact, unsure: float = 0.6, workers: RunOn
     """
     from lmlab.corpus.language import LANGUAGES, languages as told
 
-    return _annotate(out, documents, told, LANGUAGES, workers, unsure)
+    return annotated(out, documents, told, LANGUAGES, workers, unsure)
 
 
 @step(resumes=True)
@@ -134,7 +134,7 @@ def quality(
     from lmlab.storage import Path
 
     place = Path(model) if isinstance(model, str) else model.path
-    return _annotate(out, documents, score, SCORES, workers, (place, good))
+    return annotated(out, documents, score, SCORES, workers, (place, good))
 
 
 @step(resumes=True)
@@ -149,7 +149,6 @@ def embed(
 ) -> Embeddings:
     """Embed each document by the words in it; with the projection of `fitted`, if given, in its space."""
     from lmlab.corpus.traits.embed import PROJECTION, embed as embedded, embeddings, fit, load
-    from lmlab.dataflow.runner import open_runner
 
     if fitted is None:
         with open_runner(workers) as runner:
@@ -157,7 +156,7 @@ def embed(
     else:
         (fitted.path / PROJECTION).copy_to(out.path / PROJECTION)
     dims = load(out.path).shape[1]
-    made = _annotate(out, documents, embedded, embeddings(dims), workers, out.path)
+    made = annotated(out, documents, embedded, embeddings(dims), workers, out.path)
     return Embeddings(documents=made.documents, columns=made.columns, dims=dims)
 
 
@@ -176,7 +175,6 @@ def topics(
     from lmlab.corpus.schema import parts_of
     from lmlab.corpus.traits.features import spread
     from lmlab.corpus.traits.topics import CODEBOOK, TOPICS, assign_topics, described, write_codebook
-    from lmlab.dataflow.runner import open_runner
     from lmlab.storage import write_json
 
     parts = parts_of(documents.path)
@@ -222,7 +220,6 @@ def buckets(
         sample_scores,
         tabulated,
     )
-    from lmlab.dataflow.runner import open_runner
     from lmlab.storage import read_json, write_json
 
     about = read_json(topics.path / "topics.json")["topics"]
@@ -247,7 +244,7 @@ def registers(
     """What kind of text each document is, its Gopher and C4 statistics, and the first limit it breaks."""
     from lmlab.corpus.traits.registers import REGISTERS, describe
 
-    return _annotate(out, documents, describe, REGISTERS, workers, limits)
+    return annotated(out, documents, describe, REGISTERS, workers, limits)
 
 
 @step(resumes=True)
@@ -257,18 +254,4 @@ def redact(
     """Where personal data and secrets stand, each with a pseudonym to put there; RemoveSpans puts it."""
     from lmlab.corpus.traits.redact import SPANS, find_spans
 
-    return _annotate(out, documents, find_spans, SPANS, workers, kinds)
-
-
-def _annotate(
-    out: Out, documents: Artifact, function: Any, schema: Any, workers: int, settings: Any
-) -> Attributes:
-    from lmlab.corpus.attributes import annotate
-    from lmlab.dataflow.runner import open_runner
-
-    with open_runner(workers) as runner:
-        count = annotate(
-            documents.path, out.path, function, schema, runner,
-            name=function.__name__, say=out.status, settings=settings,
-        )  # fmt: skip
-    return Attributes(documents=count, columns=tuple(schema.names[1:]))
+    return annotated(out, documents, find_spans, SPANS, workers, kinds)

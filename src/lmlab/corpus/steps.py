@@ -1,6 +1,7 @@
 """The three steps of a corpus: fetch archives, extract documents, curate them."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from lmlab.artifacts import Artifact, Out, RunOnly, step
 from lmlab.corpus.config import Decontamination, Fuzzy, Holdout
@@ -54,6 +55,20 @@ class Attributes(Artifact):
     """How many are described."""
     columns: tuple[str, ...]
     """Names of the columns beside `id`."""
+
+
+def annotated(
+    out: Out, documents: Artifact, function: Any, schema: Any, workers: int, settings: Any
+) -> Attributes:
+    """What a step returns whose attributes `function` makes (see `attributes.annotate`)."""
+    from lmlab.corpus.attributes import annotate
+
+    with open_runner(workers) as pool:
+        count = annotate(
+            documents.path, out.path, function, schema, pool,
+            name=function.__name__, say=out.status, settings=settings,
+        )  # fmt: skip
+    return Attributes(documents=count, columns=tuple(schema.names[1:]))
 
 
 @step(local_files=True, resumes=True)
