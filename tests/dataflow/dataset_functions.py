@@ -132,3 +132,30 @@ def key_as_id(row: dict[str, Any]) -> dict[str, Any]:
 
 def fails_on_tables(table: pa.Table) -> pa.Table:
     return table.slice(0, len(table) // 0)
+
+
+def fails_late(key: Any, rows: Iterator[Any]) -> Iterator[Any]:
+    for row in rows:
+        if row["n"] == 13:
+            raise ValueError("no such number")
+    yield {"key": key}
+
+
+def is_european(row: dict[str, Any]) -> bool:
+    return row["language"] in {"en", "de", "fr", "es", "it", "pl"}
+
+
+def nothing(_given: Any) -> None:
+    return None
+
+
+class Marker:
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        return {**row, "mark": self.mark}
+
+
+def with_generator(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "endless": (number for number in row)}

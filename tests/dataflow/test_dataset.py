@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import dataset_functions as functions
@@ -272,8 +274,71 @@ def test_a_key_or_record_that_can_not_be_moved_is_named(tmp_path):
         data.group_by("n", first, sort="set").run(**HERE)
     with pytest.raises(InputError, match="it has no column 'm'"):
         data.group_by("m", first).run(**HERE)
-    with pytest.raises(InputError, match=r"it can't be sent to a reducer .*complex"):
-        Dataset.from_list([{"n": 1, "value": 1j}]).group_by("n", first).run(**HERE)
+    with pytest.raises(InputError, match=r"it can't be sent to a reducer .*generator"):
+        Dataset.from_list([{"n": 1}]).map(functions.with_generator).group_by("n", first).run(**HERE)
+
+
+def test_records_keep_their_types_through_a_group_by():
+    record = {"n": 1, "day": datetime(2026, 1, 2, tzinfo=UTC), "pair": (1, 2), "price": Decimal("1.5")}
+    data = Dataset.from_list([{**record, "naive": datetime(2026, 1, 2)}, record])
+    assert data.dedup("n").run(**HERE).values == [{**record, "naive": datetime(2026, 1, 2)}]
+
+
+def test_all_records_of_a_key_that_fails_in_a_reducer_are_set_aside(tmp_path):
+    data = Dataset.from_list([{"n": n, "odd": n % 2} for n in range(20)], shards=2)
+    grouped = data.group_by("odd", functions.fails_late, shards=1)
+    result = grouped.write_jsonl(f"{tmp_path}/all.jsonl").run(**HERE, on_error="quarantine")
+    rows = list(read_jsonl(StoragePath(tmp_path / "quarantine" / "0-00000.jsonl")))
+    assert [row["record"]["n"] for row in rows] == list(range(1, 20, 2))
+    assert list(read_jsonl(result.outputs[0])) == [{"key": 0}]
+    assert result.quarantined == 10
+    keyed = data.group_by("n", functions.sizes, shards=1)
+    joined = keyed.sorted_merge_join(data.group_by("n", functions.fails_late, shards=1), "key")
+    result = joined.write_jsonl(f"{tmp_path}/join/all.jsonl").run(**HERE, on_error="quarantine")
+    assert (result.quarantined, result.counters["records_out"]) == (1, 19)
+
+
+def test_values_of_a_wrong_kind_are_named(tmp_path):
+    data = Dataset.from_list([{"n": 1}])
+    with pytest.raises(InputError, match="shard 0: None is no dict, which a table takes"):
+        data.map(functions.nothing).write_parquet(f"{tmp_path}/{{shard}}.parquet").run(**HERE)
+    with pytest.raises(InputError, match="map_batches made NoneType of a table"):
+        data.map_batches(functions.nothing).run(**HERE)
+    with pytest.raises(InputError, match=r"record 0 of shard 0: it has no column 'm'"):
+        data.select("m").run(**HERE)
+    with pytest.raises(ConfigError, match=r"is a folder\. Say which of its files"):
+        Dataset.files(tmp_path)
+    with pytest.raises(ConfigError, match="on_error='skip' is not known"):
+        data.run(**HERE, on_error="skip")
+    endless: list = []
+    endless.append(endless)
+    with pytest.raises(ConfigError, match=r"can't be sent to a worker .*cyclic"):
+        data.share(endless=endless).run(**HERE)
+
+
+def test_an_empty_shard_counts_as_nothing_rather_than_not_at_all(tmp_path):
+    (tmp_path / "empty.jsonl").touch()
+    found = Dataset.files(tmp_path / "empty.jsonl").run(**HERE)
+    assert (found.counters["records_in"], found.counters["records_out"]) == (0, 0)
+    assert Dataset.from_list([], shards=2).dedup("id").count(**HERE) == 0
+
+
+def test_a_function_of_the_running_script_is_refused_in_one_line_or_runs_here(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("""if True:
+    import sys
+    from lmlab.core.errors import ConfigError
+    from lmlab.dataflow import Dataset
+    def double(row): return row * 2
+    data = Dataset.from_list([1, 2]).map(double)
+    try:
+        data.run(on="local", workers=2)
+    except ConfigError as error:
+        sys.stdout.write(f"{error}|{data.run(on='local', workers=1).values}")
+""")
+    told, values = subprocess.check_output([sys.executable, script], text=True).split("|")
+    assert told.startswith("double stands in the script that is running")
+    assert values == "[2, 4]"
 
 
 def test_a_function_that_other_processes_can_not_find_is_refused_before_anything_runs():
@@ -354,6 +419,42 @@ def test_a_finished_run_reads_nothing_and_counts_the_same(tmp_path):
     assert not marks.exists()
     assert {**after, "skipped": 0} == before
     assert after["skipped"] == 2
+
+
+RESUMED = """if True:
+    import sys
+    import dataset_functions as functions
+    from lmlab.dataflow import Dataset
+    data = Dataset.from_list([{"language": "en"}]).filter(functions.is_european).share(stop=set("abcdefgh"))
+    result = data.write_jsonl(sys.argv[1] + "/{shard}.jsonl").run(on="local", workers=1)
+    sys.stdout.write(str(result.counters["skipped"]))
+"""
+
+
+def test_a_function_with_a_set_in_it_is_the_same_plan_in_another_process(tmp_path):
+    skipped = [subprocess.check_output([sys.executable, "-c", RESUMED, tmp_path]) for _ in range(2)]
+    assert skipped == [b"0", b"1"]
+
+
+def test_another_setting_or_body_of_a_callable_object_is_another_plan(tmp_path, monkeypatch):
+    def skipped(mark):
+        data = Dataset.from_list([{"n": 1}]).map(functions.Marker(mark))
+        return data.write_jsonl(f"{tmp_path}/{{shard}}.jsonl").run(**HERE).counters["skipped"]
+
+    assert [skipped("a"), skipped("a"), skipped("b"), skipped("b")] == [0, 1, 0, 1]
+    monkeypatch.setattr(functions.Marker, "__call__", lambda self, row: {**row, "other": self.mark})
+    assert skipped("b") == 0
+
+
+def test_what_killed_writers_left_is_removed_by_the_run_that_goes_on(tmp_path):
+    (tmp_path / ".0.jsonl.a1b2.unfinished").touch()
+    (tmp_path / ".other.jsonl.a1b2.unfinished").touch()
+    Dataset.from_list([{"n": 1}]).write_jsonl(f"{tmp_path}/{{shard}}.jsonl").run(**HERE)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".done",
+        ".other.jsonl.a1b2.unfinished",
+        "0.jsonl",
+    ]
 
 
 def test_what_another_plan_or_another_input_left_is_not_taken(tmp_path):

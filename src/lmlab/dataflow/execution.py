@@ -1,5 +1,6 @@
 """Running a `Dataset`: a task for each unfinished shard of each stage, and what became of all of them."""
 
+import inspect
 import io
 import pickle
 import re
@@ -44,11 +45,15 @@ class Running:
     """Deaths of a worker under one shard before the run fails."""
     on_error: Literal["fail", "quarantine"] = "fail"
     """With quarantine a record that fails goes to `quarantine/` beside the output, and the rest goes on."""
-    work: Path | None = None
+    work: Path | str | None = None
     """Folder that all workers reach, for what is in between; None = beside the outputs."""
     runner: Runner | None = None
     """Workers that are there already, in place of `on` and `workers`."""
     progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ("fail", "quarantine"):
+            raise ConfigError(f"on_error={self.on_error!r} is not known. Give 'fail' or 'quarantine'.")
 
 
 @dataclass(frozen=True)
@@ -98,11 +103,12 @@ class _Job:
     def __init__(self, dataset: Dataset, running: Running, runner: Runner, stack: ExitStack) -> None:
         self.running, self.runner = running, runner
         self.outputs = _outputs(dataset)
-        plan = replace(dataset, sink=replace(dataset.sink, pattern=""))
+        plan = replace(dataset, sink=replace(dataset.sink, pattern=""), shared=_in_order(dataset.shared))
         self.identity = _identity((plan, self.outputs, running.on_error), runner)
         self.done: list[Done] = []
         self.skipped = self.stages = 0
-        folder = self.outputs[0].parent if self.outputs else running.work
+        work = None if running.work is None else Path(running.work)
+        folder = self.outputs[0].parent if self.outputs else work
         if folder is None:
             is_far = not isinstance(runner, Workers) and (dataset.before is not None or dataset.shared)
             if is_far or running.on_error == "quarantine":
@@ -111,7 +117,7 @@ class _Job:
                 )
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         self.folder = folder
-        self.work = (running.work or folder) / f".work-{self.identity}"
+        self.work = (work or folder) / f".work-{self.identity}"
         self.shared = {name: self.work / f"{name}.pickle" for name in dataset.shared}
         for name, path in self.shared.items():
             path.write_bytes(pickle.dumps(dataset.shared[name], pickle.HIGHEST_PROTOCOL))
@@ -143,6 +149,7 @@ class _Job:
 
     def finish(self) -> dict[str, float]:
         """Remove what was in between; the counters of all stages and shards."""
+        _sweep(self.outputs)
         counters = Counters()
         for index, done in enumerate(self.done):
             counters.settle("", index, done.tally)
@@ -229,6 +236,15 @@ def _outputs(dataset: Dataset) -> list[Path]:
     return outputs
 
 
+def _sweep(outputs: list[Path]) -> None:
+    """Remove what killed writers of these files left."""
+    names = {path.name for path in outputs}
+    for folder in {path.parent.local for path in outputs if path.is_local}:
+        for draft in folder.glob(".*.unfinished"):
+            if draft.name[1:].rsplit(".", 2)[0] in names:
+                draft.unlink(missing_ok=True)
+
+
 def _recorded(tasks: list[Task]) -> list[Done | None]:
     """What shards noted that are finished; one listing a folder, and only notes that exist are read."""
     folders = {task.out.parent for task in tasks if task.out is not None}
@@ -267,32 +283,58 @@ def _rewritten(done: Done, schema: pa.Schema) -> Done:
     return done
 
 
+def _in_order(shared: dict[str, Any]) -> dict[str, Any]:
+    """Sets as lists: they have another order in each process."""
+    return {
+        name: sorted(value, key=repr) if isinstance(value, set | frozenset) else value
+        for name, value in shared.items()
+    }
+
+
 def _identity(plan: object, runner: Runner) -> str:
     """Names a plan by its inputs, operations and the code of their functions."""
     file = io.BytesIO()
     try:
         _Namer(file, runner.count == 1 and isinstance(runner, Workers)).dump(plan)
-    except (TypeError, pickle.PicklingError) as error:
+    except (TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
         raise ConfigError(f"The data set can't be sent to a worker ({error}). Give plain values.") from error
     return xxhash.xxh3_64_hexdigest(file.getvalue())
 
 
 class _Namer(pickle.Pickler):
-    """Pickles functions by name and code; one that other processes can't find is refused."""
+    """Pickles functions and classes by name and code; what other processes can't find is refused."""
 
     def __init__(self, file: io.BytesIO, is_here: bool) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self.is_here, self.fast = is_here, True
 
     def reducer_override(self, value: Any) -> Any:
-        if not isinstance(value, FunctionType):
+        if not isinstance(value, FunctionType | type) or value.__module__ in ("builtins", "copyreg"):
             return NotImplemented
         name = f"{value.__module__}.{value.__qualname__}"
-        if "<" in value.__qualname__ or (value.__module__ == "__main__" and not self.is_here):
+        if "<" in value.__qualname__:
             raise ConfigError(f"{name} can't be sent to a worker. Define it at the top level of a module.")
-        return str, (name + _code(value.__code__),)
+        if value.__module__ == "__main__" and not self.is_here:
+            raise ConfigError(
+                f"{value.__qualname__} stands in the script that is running, where no other process can find it. "
+                "Move it into a module, or give workers=1."
+            )
+        functions = (
+            [value, inspect.unwrap(value)] if isinstance(value, FunctionType) else vars(value).values()
+        )
+        codes = [_code(each.__code__) for each in functions if isinstance(each, FunctionType)]
+        return tuple, ((name, *codes, getattr(value, "__defaults__", None)),)
 
 
 def _code(code: CodeType) -> str:
-    constants = [_code(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
-    return f"{code.co_code.hex()}{code.co_names}{sorted(constants)}"
+    return f"{code.co_code.hex()}{code.co_names}{[_constant(each) for each in code.co_consts]}"
+
+
+def _constant(value: Any) -> str:
+    """A text for a constant; those of sets have another order in each process."""
+    if isinstance(value, CodeType):
+        return _code(value)
+    if isinstance(value, tuple | frozenset):
+        texts = [_constant(each) for each in value]
+        return f"{type(value).__name__}{sorted(texts) if isinstance(value, frozenset) else texts}"
+    return repr(value)

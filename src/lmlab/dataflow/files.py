@@ -47,11 +47,11 @@ class ParquetSink:
     def flush(self) -> None:
         """Write what is held."""
         if self._held:
-            table = pa.concat_tables(self._held)
             groups = max(1, round(self._size / ROW_GROUP_BYTES))
-            self._writer.write_table(table, row_group_size=max(1, math.ceil(table.num_rows / groups)))
-            pa.default_memory_pool().release_unused()  # else it keeps 60 MB of what is freed
+            rows = math.ceil(sum(table.num_rows for table in self._held) / groups)
+            self._writer.write_table(pa.concat_tables(self._held), row_group_size=max(1, rows))
         self._held, self._size = [], 0
+        pa.default_memory_pool().release_unused()  # else it keeps 100 MB of what is freed
 
 
 @contextmanager
@@ -180,6 +180,9 @@ def _projected(path: Path, schema: pa.Schema, columns: Sequence[str] | None) -> 
 
 def to_table(rows: Sequence[dict[str, Any]], schema: pa.Schema | None, place: str) -> pa.Table:
     """Rows as a table: of exactly this schema, or of the inferred one. InputError names the column."""
+    odd = next((row for row in rows if not isinstance(row, dict)), ...)
+    if odd is not ...:
+        raise InputError(f"{place}: {odd!r:.80} is no dict, which a table takes. Make it one in a map.")
     names = list(dict.fromkeys(name for row in rows for name in row))
     extra = [name for name in names if schema is not None and name not in schema.names]
     if extra:

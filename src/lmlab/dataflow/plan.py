@@ -64,7 +64,8 @@ class Dataset:
     ) -> "Dataset":
         """The records of files: `raw/{a,b}/**/*.jsonl.zst`, listed now, a shard each, in the order of names.
 
-        Parquet above `shard_bytes` is cut between row groups. `path_column` adds the path of the file.
+        Parquet above `shard_bytes` is cut between row groups, of which a large one stays one shard.
+        `path_column` adds the path of the file.
         """
         reading = Reading(None if columns is None else tuple(columns), None, path_column)
         return cls(list_shards(pattern, file_format, shard_bytes, allow_empty), reading)
@@ -72,8 +73,8 @@ class Dataset:
     @classmethod
     def from_list(cls, records: Sequence[Any], shards: int | None = None) -> "Dataset":
         """Records given by hand, a shard each or in so many shards."""
-        dataset = cls(tuple((ListPiece((record,)),) for record in records))
-        return dataset if shards is None else dataset.reshard(shards)
+        each = tuple((ListPiece((record,)),) for record in records)
+        return cls(each if shards is None else regroup(each, _positive("shards", shards)))
 
     @classmethod
     def from_iterable(cls, records: Iterable[Any], shards: int | None = None) -> "Dataset":
@@ -132,6 +133,9 @@ class Dataset:
         """The same files or lists over `count` shards; straight after the source, and nothing is moved."""
         if self.ops or self.before is not None:
             raise ConfigError("reshard stands straight after the source; after a group_by give it shards=.")
+        pieces = sum(map(len, self.shards))
+        if not 1 <= count <= max(1, pieces):
+            raise ConfigError(f"reshard({count}): there are {pieces} pieces to share. Give 1 … {pieces}.")
         return replace(self, shards=regroup(self.shards, count))
 
     # -- across shards ----------------------------------------------------------------------------

@@ -8,6 +8,7 @@ merges runs, a batch of each at a time. Files are Arrow IPC; nothing here depend
 
 import heapq
 import io
+import pickle
 import struct
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,6 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import xxhash
@@ -34,9 +34,8 @@ RECORDS = pa.schema([(name, pa.large_binary()) for name in ("key", "sort", "reco
 Record = Any
 Order = Callable[[Record], Any]
 Sorted = tuple[bytes, bytes, bytes]
-"""Key and sort value as bytes in their order, and the record as msgpack."""
+"""Key and sort value as bytes in their order, and the record pickled, so that every type comes back."""
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-_encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
 
 
 def scatter(
@@ -126,11 +125,10 @@ def ordered_record(record: Record, shuffle: Shuffle) -> Sorted:
     """A record as it is written."""
     sort = b"" if shuffle.sort is None else ordered(value_of(record, shuffle.sort), "sort value")
     try:
-        return ordered(value_of(record, shuffle.key), "key"), sort, _encode(record)
-    except (TypeError, OverflowError) as error:
-        raise InputError(
-            f"it can't be sent to a reducer ({error}). Make it of null, bool, number, text, list and dict."
-        ) from error
+        packed = pickle.dumps(record, pickle.HIGHEST_PROTOCOL)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise InputError(f"it can't be sent to a reducer ({error}). Make it of plain values.") from error
+    return ordered(value_of(record, shuffle.key), "key"), sort, packed
 
 
 def value_of(record: Record, order: str | Order) -> Any:
@@ -150,6 +148,11 @@ def _combined(rows: Iterator[Sorted], shuffle: Shuffle) -> Iterator[Sorted]:
     for _, group in groupby(rows, itemgetter(0)):
         for record in reduced(shuffle.combine, shuffle.key, (row[2] for row in group)):
             yield ordered_record(record, shuffle)
+
+
+def decode(packed: bytes) -> Record:
+    """A record as it was."""
+    return pickle.loads(packed)  # noqa: S301 - our own mapper wrote it
 
 
 def reduced(function: Callable[..., Any], key: str | Order, packed: Iterator[bytes]) -> Iterator[Record]:

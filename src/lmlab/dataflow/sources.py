@@ -67,6 +67,8 @@ def list_shards(
 ) -> tuple[Shard, ...]:
     """A shard for each file that fits, in order; Parquet above `shard_bytes` is cut between row groups."""
     folder, rest = _split(str(pattern))
+    if not rest and folder.is_dir():
+        raise ConfigError(f"{folder} is a folder. Say which of its files: {folder}/*.jsonl.zst")
     found = matching(folder, rest) if rest else [(folder, folder.stat())]
     pieces = [
         FilePiece(path, stat.size_bytes, stat.etag, file_format or _format_of(path))
@@ -115,10 +117,6 @@ def _cuts(piece: FilePiece, shard_bytes: int | None) -> Iterator[FilePiece]:
 def regroup(shards: Sequence[Shard], count: int) -> tuple[Shard, ...]:
     """The same pieces in order, in `count` shards."""
     pieces = [piece for shard in shards for piece in shard]
-    if not 1 <= count <= max(1, len(pieces)):
-        raise ConfigError(
-            f"reshard({count}): there are {len(pieces)} pieces to share. Give 1 … {len(pieces)}."
-        )
     ends = [len(pieces) * i // count for i in range(count + 1)]
     return tuple(tuple(pieces[start:end]) for start, end in pairwise(ends))
 

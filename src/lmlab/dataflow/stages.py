@@ -23,7 +23,16 @@ from lmlab.dataflow.counters import Tally, count, counted
 from lmlab.dataflow.failures import RecordFailed
 from lmlab.dataflow.files import conform, json_line, parquet_sink, to_table, write_lines
 from lmlab.dataflow.sharing import offer
-from lmlab.dataflow.shuffle import Run, Shuffle, decode, merge, ordered_record, reduced, scatter_records
+from lmlab.dataflow.shuffle import (
+    Run,
+    Shuffle,
+    decode,
+    merge,
+    ordered_record,
+    reduced,
+    scatter_records,
+    value_of,
+)
 from lmlab.dataflow.sources import FilePiece, ListPiece, Reading, RunPiece, Shard, read_rows, read_tables
 from lmlab.storage import Path
 
@@ -113,7 +122,7 @@ def run_shard(task: Task) -> Done:
         except (LmlabError, RecordFailed):
             raise
         except Exception as error:  # the boundary of one shard: any other failure gets its place
-            place = f"record {trace.index} or near it of {task.info.name}"
+            place = f"record {max(0, trace.index)} or near it of {task.info.name}"
             raise RecordFailed(f"{place}: {type(error).__name__}: {error}") from error
         done = replace(done, unread=tuple(trace.unread))
     if task.out is None:
@@ -153,12 +162,17 @@ class _Trace:
         self._stack = stack
         self._file: io.BufferedIOBase | None = None
 
+    def may_set_aside(self, error: Exception) -> bool:
+        """Whether the record is at fault, and the caller wants to go on without it."""
+        is_ours = isinstance(error, MemoryError | OSError | LmlabError) and not isinstance(error, InputError)
+        return self.task.quarantine is not None and not is_ours
+
     def failed(self, record: Any, error: Exception) -> None:
         """A function failed at `record`."""
         name, told = _name(record), f"{type(error).__name__}: {error}"
         if isinstance(error, LmlabError) and not isinstance(error, InputError):
             raise error
-        if self.task.quarantine is not None and not isinstance(error, MemoryError | OSError):
+        if self.may_set_aside(error):
             self._put(name, told, record)
             return
         where = f"record {self.index}{name and f' ({name})'} of {self.task.info.name}"
@@ -200,6 +214,8 @@ def _pull(branch: Branch, trace: _Trace) -> tuple[Stream, bool]:
     batched = formats == {"parquet"} and kinds[0] in (*_BATCHWISE, "parquet")
     stream = _read(branch, trace, batched)
     for op in branch.ops:
+        if op.kind == "reduce":
+            op = replace(op, setting=(op.setting, branch.shard))  # noqa: PLW2901 - what it may read again
         if op.kind in _BATCHWISE:
             stream, batched = _BATCHWISE[op.kind](op, _as_batches(stream, batched, None, trace), trace), True
         else:
@@ -209,10 +225,12 @@ def _pull(branch: Branch, trace: _Trace) -> tuple[Stream, bool]:
 
 def _read(branch: Branch, trace: _Trace, batched: bool) -> Stream:
     for piece in branch.shard:
+        name = "shuffle_rows_read" if isinstance(piece, RunPiece) else "records_in"
+        count(name, 0)  # an empty file is told too
         for each in _pieces(piece, branch.reading, trace, batched):
             size = each.num_rows if batched else 1
             trace.index += size
-            count("shuffle_rows_read" if isinstance(piece, RunPiece) else "records_in", size)
+            count(name, size)
             yield each
 
 
@@ -269,12 +287,21 @@ def _each(call: Callable[[Any, Any], Any]) -> Callable[[Op, Stream, _Trace], Str
 
 
 def _reduce(op: Op, rows: Stream, trace: _Trace) -> Stream:
-    for _, group in groupby(rows, itemgetter(0)):
+    failed: dict[bytes, Exception] = {}
+    by, pieces = op.setting
+    for key, group in groupby(rows, itemgetter(0)):
         packed = next(group)[2]
         try:
-            yield from reduced(op.function, op.setting, chain([packed], map(itemgetter(2), group)))  # noqa: B031
+            yield from reduced(op.function, by, chain([packed], map(itemgetter(2), group)))  # noqa: B031
         except Exception as error:  # noqa: BLE001 - the boundary of one key
-            trace.failed(decode(packed), error)
+            if not trace.may_set_aside(error):
+                trace.failed(decode(packed), error)
+            failed[key] = error
+    # Once more for all records of these keys, since those of one may be more than fit in memory.
+    again = chain.from_iterable(merge(piece.runs, piece.spill) for piece in pieces if failed)
+    for trace.index, (key, _, packed) in enumerate(again):
+        if key in failed:
+            trace.failed(decode(packed), failed[key])
 
 
 def _join(op: Op, rows: Stream, trace: _Trace) -> Stream:
@@ -282,6 +309,8 @@ def _join(op: Op, rows: Stream, trace: _Trace) -> Stream:
 
 
 def _as_table(made: Any) -> pa.Table:
+    if not isinstance(made, pa.Table | pa.RecordBatch):
+        raise InputError(f"map_batches made {type(made).__name__} of a table. Return a pyarrow table.")
     return pa.Table.from_batches([made]) if isinstance(made, pa.RecordBatch) else made
 
 
@@ -297,7 +326,7 @@ _ROWWISE: dict[str, Callable[[Op, Stream, _Trace], Stream]] = {
     "map": _each(lambda function, row: (function(row),)),
     "flat_map": _each(lambda function, row: function(row)),
     "filter": _each(lambda function, row: (row,) if function(row) else ()),
-    "select": _each(lambda names, row: ({name: row[name] for name in names},)),
+    "select": _each(lambda names, row: ({name: value_of(row, name) for name in names},)),
     "map_shard": lambda op, rows, trace: iter(op.function(rows, trace.task.info)),
     "window": lambda op, rows, _: iter(lambda: list(islice(rows, op.setting)), []),
     "take": lambda op, rows, _: islice(rows, op.setting),
@@ -313,22 +342,23 @@ _BATCHWISE: dict[str, Callable[[Op, Stream, _Trace], Stream]] = {
 # -- sinks ---------------------------------------------------------------------------------------------------
 
 
-def _counted(stream: Stream, name: str) -> Stream:
+def _counted(stream: Stream) -> Stream:
+    count("records_out", 0)
     for each in stream:
-        count(name, each.num_rows if isinstance(each, pa.Table) else 1)
+        count("records_out", each.num_rows if isinstance(each, pa.Table) else 1)
         yield each
 
 
 def _drain_jsonl(task: Task, stream: Stream, batched: bool, trace: _Trace) -> Done:
     assert task.out is not None
     lines = _each(lambda _, row: (json_line(row),))(Op("write"), _as_rows(stream, batched), trace)
-    write_lines(task.out, _counted(lines, "records_out"))
+    write_lines(task.out, _counted(lines))
     return Done(task.identity)
 
 
 def _drain_parquet(task: Task, stream: Stream, batched: bool, trace: _Trace) -> Done:
     assert task.out is not None
-    tables = _counted(_as_batches(stream, batched, task.sink.schema, trace), "records_out")
+    tables = _counted(_as_batches(stream, batched, task.sink.schema, trace))
     first = next(tables, None)
     schema = task.sink.schema or (pa.schema([]) if first is None else first.schema)
     with parquet_sink(task.out, schema) as sink:
@@ -350,7 +380,7 @@ def _drain_scatter(task: Task, stream: Stream, batched: bool, trace: _Trace) -> 
 
 
 def _drain_fold(task: Task, stream: Stream, batched: bool, _trace: _Trace) -> Done:
-    return Done(task.identity, value=task.sink.fold(_counted(_as_rows(stream, batched), "records_out")))
+    return Done(task.identity, value=task.sink.fold(_counted(_as_rows(stream, batched))))
 
 
 _DRAINS = {"jsonl": _drain_jsonl, "parquet": _drain_parquet, "scatter": _drain_scatter, "fold": _drain_fold}

@@ -5,6 +5,8 @@ Results and errors travel pickled inside the reply, so that one which can't be r
 its task and not the connection.
 """
 
+import contextlib
+import ctypes
 import os
 import pickle
 import sys
@@ -101,6 +103,7 @@ class Desk:
         with collecting(tally):
             answer = _pack(_attempt(function, task))
         del self._tallies[index]
+        _give_back()
         return Reply(index, answer, tally, cpu_spent_s(), own_memory_bytes())
 
     def _beat(self) -> None:
@@ -123,6 +126,12 @@ def cpu_spent_s() -> float:
     with _SPENDING:
         before, _spent_s = _spent_s, time.process_time()
         return _spent_s - before
+
+
+def _give_back() -> None:
+    """Return to the system what a task freed: glibc alone would keep 60 MB of it for the next one."""
+    with contextlib.suppress(AttributeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def own_memory_bytes() -> int:
