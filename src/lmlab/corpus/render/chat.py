@@ -20,7 +20,7 @@ ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assi
 ROLES |= {"function": "tool", "observation": "tool", "developer": "system"}
 _KEPT = ("source", "category", "subcategory", "repo", "instance_id", "exit_status", "reward", "trial")
 _MARKUP = re.compile(r"(</?(?:think|tool_call)>)")
-_SLOT = re.compile(r"\[\s*([^\s:\]]+)\s*:\s*([^\[\]]*?)\s*\]")
+_SLOT = re.compile(r"\[\s*([^\s:\[\]]+)\s*:([^\[\]]*)\]")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def massive(row: Row) -> Documents:
     """A MASSIVE utterance and the call it asks for: the intent as function, its slots as arguments."""
     arguments: dict[str, list[str]] = {}
     for slot, value in _SLOT.findall(need(row, "annot_utt", str)):
-        arguments.setdefault(slot, []).append(value)
+        arguments.setdefault(slot, []).append(value.strip())
     call = _call(need(row, "intent", str), arguments)
     text = transcript([Turn("user", need(row, "utt", str)), Turn("assistant", "", calls=(call,))])
     yield Rendered(
