@@ -59,7 +59,9 @@ def test_a_text_of_a_later_slice_is_in_no_earlier_one(taken):
     assert taken(pairs, DATED) == ["held out in test", "test", "train", "held out in test"]
 
 
-@pytest.mark.parametrize("day", [None, 20260101, "20260101", "yesterday", ""])
+@pytest.mark.parametrize(
+    "day", [None, 20260101, "20260101", "2026/01/02", "2026-1-2", "2026", "yesterday", ""]
+)
 def test_a_document_without_a_day_is_in_no_slice(taken, day):
     assert taken([("text", day)], DATED) == ["no date"]
 
@@ -102,6 +104,11 @@ def test_the_license_of_a_slice_counts_and_a_foreign_one_is_named(taken):
 def test_a_split_needs_both_days_in_order(given):
     with pytest.raises(ConfigError, match="make no split"):
         Manifest(("MIT",), **given)
+
+
+def test_a_day_that_does_not_compare_is_refused():
+    with pytest.raises(ConfigError, match=r"'1\.2\.2026' is no day to compare others with"):
+        Manifest(("MIT",), dev_from="1.2.2026", test_from="2026-02-01")
 
 
 def test_a_sample_of_nothing_is_refused():

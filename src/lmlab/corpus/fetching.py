@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lmlab.core.errors import ConfigError
-from lmlab.corpus.download import download, other_choices, sha256_of
+from lmlab.corpus.download import download, sha256_of
 from lmlab.corpus.interpreter import pack
 from lmlab.corpus.places import PATIENT, RECORDS, Ranges, bring_all, describe, recorded
 from lmlab.corpus.registry import SOURCE_NAMES, AnySource, Files, Source
@@ -25,7 +25,7 @@ def fetch_all(sources: Sequence[AnySource], out: Path, say: Say, ranges: Ranges 
     names = Counter(source.name if isinstance(source, Files) else source.file for source in sources)
     if len(names) < len(sources) or not sources:
         twice = f"{names.most_common(1)[0][0]} is the name of two sources. Rename one." if sources else ""
-        raise ConfigError(twice or f"sources is empty: there is nothing to fetch. {other_choices(sources)}")
+        raise ConfigError(twice or "sources is empty: there is nothing to fetch. Name at least one.")
     known, entries = recorded(out), []
     archives = [s for s in sources if isinstance(s, Source) and s.registry not in ("interpreter", "web")]
     with TemporaryDirectory(prefix="lmlab-fetch-") as folder:

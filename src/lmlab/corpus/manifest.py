@@ -15,6 +15,7 @@ from lmlab.corpus.traits.config import KINDS
 Use = Literal["train", "evaluate", "research"]
 SPLITS = ("train", "dev", "test")
 SECRETS = ("key", "secret")
+_DAY = re.compile(r"\d{4}(-\d\d){0,2}([T ].*)?")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Manifest:
         dev, test = self.dev_from, self.test_from
         if (dev is None) != (test is None) or (dev or "") > (test or ""):
             raise ConfigError(f"dev_from={dev}, test_from={test} make no split. Give both, in order.")
+        if wrong := [day for day in (dev, test) if day is not None and not _DAY.fullmatch(day)]:
+            raise ConfigError(f"{wrong[0]!r} is no day to compare others with. Write it as YYYY-MM-DD.")
         if self.max_documents is not None and self.max_documents < 1:
             raise ConfigError(f"max_documents={self.max_documents} takes nothing. Give 1 or more, or None.")
 
@@ -58,16 +61,21 @@ class Manifest:
         return tuple(kind for kind in KINDS if (self.redact_secrets if kind in SECRETS else people))
 
     def split(self, day: object) -> str:
-        """Which slice a document of this day belongs to; "no date" for one without.
+        """Which slice a document of this day belongs to; "no date" for one without, or a coarse one.
 
         >>> Manifest(("MIT",), dev_from="2026-01-01", test_from="2026-02-01").split("2026-01-31T09:00")
         'dev'
         """
         if self.dev_from is None or self.test_from is None:
             return "train"
-        if not isinstance(day, str) or not re.match(r"\d{4}(-\d\d){0,2}(?!\d)", day):
+        bounds = self.dev_from, self.test_from
+        if (
+            not isinstance(day, str)
+            or not _DAY.fullmatch(day)
+            or any(b != day and b.startswith(day) for b in bounds)
+        ):
             return "no date"
-        return SPLITS[(day >= self.dev_from) + (day >= self.test_from)]
+        return SPLITS[sum(day >= bound for bound in bounds)]
 
 
 def fingerprint(raw: dict[str, Any]) -> str:
