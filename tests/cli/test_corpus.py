@@ -6,11 +6,15 @@ import io
 import json
 import shutil
 import tarfile
+import zipfile
 from pathlib import Path as LocalPath
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lmlab.cli.main import main
+from lmlab.corpus import folder as folder_reading, reading
 from lmlab.corpus.schema import parts_of
 from lmlab.dataflow import read_jsonl, read_parquet
 from lmlab.storage import Path
@@ -288,3 +292,19 @@ def test_broken_rows_and_links_to_nowhere_stop_nothing(corpus, folder):
 def test_rows_of_well_known_sets_are_told_by_their_fields(corpus, tmp_path, row, text):
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     assert [one["text"].strip() for one in corpus("inspect", tmp_path / "rows.jsonl")["samples"]] == [text]
+
+
+def test_large_files_are_shared_by_several_tasks(corpus, tmp_path, monkeypatch):
+    rows = [{"text": f"{i} {STORY}"} for i in range(40)]
+    (tmp_path / "mine").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "mine" / "rows.parquet", row_group_size=10)
+    with zipfile.ZipFile(tmp_path / "mine" / "texts.zip", "w") as archive:
+        for row in rows:
+            archive.writestr(f"{row['text'][:2].strip()}.txt", row["text"].upper())
+    corpus("extract", tmp_path / "mine", "--out", tmp_path / "whole")
+    monkeypatch.setattr(reading, "SPLIT_BYTES", 1000)
+    monkeypatch.setattr(folder_reading, "TASK_BYTES", 1000)
+    corpus("extract", tmp_path / "mine", "--out", tmp_path / "split")
+    whole, split = (sorted(documents(tmp_path / name).values()) for name in ("whole", "split"))
+    assert len(split) == 80
+    assert whole == split

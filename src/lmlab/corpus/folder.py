@@ -15,8 +15,9 @@ import orjson
 
 from lmlab.core.config import canonical
 from lmlab.core.errors import InputError, Refused
+from lmlab.corpus.archives import Span
 from lmlab.corpus.extracting import Say, SourceTask, documents_of, rounds, write_parts
-from lmlab.corpus.reading import ARCHIVES, CRAWLS, PACKED, Record, by_size, loaded, read
+from lmlab.corpus.reading import ARCHIVES, CRAWLS, PACKED, Record, by_size, loaded, read, spans
 from lmlab.corpus.registry import Slice
 from lmlab.corpus.render.chat import SAID
 from lmlab.corpus.schema import PART_BYTES, REJECTED, Stage, document_id
@@ -59,10 +60,10 @@ class Reading:
 
 @dataclass(frozen=True)
 class FolderTask:
-    """Some files of a folder, to be scattered by id."""
+    """Some files of a folder, or ranges of large ones, to be scattered by id."""
 
     folder: Path
-    files: tuple[Path, ...]
+    pieces: tuple[tuple[Path, Span | None], ...]
     reading: Reading
     parts: int
     scattered: Path
@@ -84,9 +85,10 @@ def folder_documents(folder: Path, out: Path, reading: Reading, runner: Runner, 
     parts = max(1, math.ceil(sum(size for _, size in found) / PART_BYTES))
     base = folder if folder.is_dir() else folder.parent
     tasks: list[FolderTask] = []
-    for run in by_size(found, lambda file: file[1], TASK_BYTES):
+    for run in by_size(_pieces(found), lambda piece: piece[2], TASK_BYTES):
         scattered = out / ".work" / f"scattered-{len(tasks):05d}.arrow"
-        tasks.append(FolderTask(base, tuple(path for path, _ in run), reading, parts, scattered))
+        pieces = tuple((path, span) for path, span, _ in run)
+        tasks.append(FolderTask(base, pieces, reading, parts, scattered))
     runner.run(scatter_files, tasks, name="read", progress=partial(say, "reading files"))
     return write_parts(tuple(task.scattered for task in tasks), parts, out, runner, say)
 
@@ -101,13 +103,19 @@ def _listed(folder: Path) -> list[tuple[Path, int]]:
     return [one for one in found if one[1] and "/." not in f"/{one[0].relative_to(folder)}"]
 
 
+def _pieces(found: list[tuple[Path, int]]) -> Iterator[tuple[Path, Span | None, int]]:
+    for path, size_bytes in found:
+        ranges = spans(path)
+        yield from ((path, span, size_bytes // len(ranges)) for span in ranges)
+
+
 def scatter_files(task: FolderTask) -> None:
     """Scatter the documents of some files by id."""
-    rows = (row for file in task.files for row in _rows(file, task))
+    rows = (row for file, span in task.pieces for row in _rows(file, span, task))
     scatter(task.scattered, rounds(rows, task.parts), task.parts, REJECTED)
 
 
-def _rows(file: Path, task: FolderTask) -> Iterator[dict[str, str]]:
+def _rows(file: Path, span: Span | None, task: FolderTask) -> Iterator[dict[str, str]]:
     name, reading, base = file.relative_to(task.folder), task.reading, task.folder.name
     domain = name.partition("/")[0] if "/" in name else base
     is_archive = file.name.endswith((*ARCHIVES, *CRAWLS))
@@ -123,8 +131,8 @@ def _rows(file: Path, task: FolderTask) -> Iterator[dict[str, str]]:
         slices = _slices(domain, reading.renderer or of_rows)
         package = f"{base}/{name}" if is_archive else base
         about = package, "unknown", slices, reading.min_bytes, True, task.parts, task.scattered
-        records = (_named(record, field) for record in read(file, slices, None, name))
-        yield from documents_of(SourceTask(file, name, None, *about), Counter(), records)
+        records = (_named(record, field) for record in read(file, slices, span, name))
+        yield from documents_of(SourceTask(file, name, span, *about), Counter(), records)
     except (InputError, Refused) as error:
         yield _rejected(base, name, domain, f"unreadable: {error}")
 

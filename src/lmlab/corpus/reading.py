@@ -51,11 +51,14 @@ class Record(NamedTuple):
 def spans(path: Path) -> list[Span | None]:
     """The ranges of members or row groups that separate tasks read; [None] where a format has none."""
     sizes: list[int] = []
-    if path.name.endswith((".zip", ".whl")) and path.size() > SPLIT_BYTES:
-        with path.open() as file, suppress(zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
-            sizes = [member.compress_size for member in archive.infolist()]
-    elif path.name.endswith(".parquet"):
-        sizes = row_groups(path)
+    if not path.name.endswith((".zip", ".whl", ".parquet")) or path.size() <= SPLIT_BYTES:
+        return [None]
+    with suppress(zipfile.BadZipFile, InputError):  # reading it will say what is wrong
+        if path.name.endswith(".parquet"):
+            sizes = row_groups(path)
+        else:
+            with path.open() as file, zipfile.ZipFile(file) as archive:
+                sizes = [member.compress_size for member in archive.infolist()]
     runs = by_size(enumerate(sizes), lambda numbered: numbered[1], SPLIT_BYTES)
     return [(run[0][0], run[-1][0] + 1) for run in runs] or [None]
 
