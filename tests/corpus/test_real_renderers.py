@@ -32,6 +32,13 @@ REAL = [
         None,
         "assert min_cost([[1, 2, 3], [4, 8, 2], [1, 5, 3]], 2, 2) == 8",
     ),
+    (
+        "mmlu_stem/test.jsonl",
+        "instruction",
+        3018,
+        None,
+        "D. increase the mortality rate\n\nC. reduce the carrying",
+    ),
     ("self_instruct/*.jsonl", "instruction", 427, None, "breakfast"),
     ("svamp/*.jsonl", "instruction", 1000, None, "145.0"),
     ("humaneval/*.gz", "code_task", 164, None, "def has_close_elements("),

@@ -77,12 +77,15 @@ def svg(row: Row) -> Documents:
 
 
 def instruction(row: Row) -> Documents:
-    """A question and its answer: GSM8K, MBPP, SVAMP, Alpaca, and every instance of a self-instruct task."""
+    """A question and its answer: GSM8K, MMLU, MBPP, SVAMP, Alpaca, every instance of a self-instruct task."""
     question = blocks(get(row, "Body", ""), _first(row, _QUESTIONS))
     tests = "\n".join(get(row, "test_list", []))
+    choices = [f"{chr(65 + i)}. {choice}" for i, choice in enumerate(get(row, "choices", []))]
     for i, instance in enumerate(get(row, "instances", [row])):
         part = own_id(row, "id", "task_id", "ID") + (f".{i}" if i else "")
-        text = blocks(question, get(instance, "input", ""), _first(instance, _ANSWERS), tests)
+        answer = _first(instance, _ANSWERS)
+        answer = choices[int(answer)] if choices and answer.isdecimal() else answer
+        text = blocks(question, get(instance, "input", ""), "\n".join(choices), answer, tests)
         yield Rendered(part, None, text)
 
 
