@@ -54,8 +54,6 @@ class Reading:
     """The field of a row that holds its text; None looks for the usual names."""
     renderer: str | None = None
     """The renderer of every file or row, instead of the one its name suggests."""
-    min_bytes: int = 1
-    """Shorter texts are rejected."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ def _rows(file: Path, span: Span | None, task: FolderTask) -> Iterator[dict[str,
         of_rows = RENDERER_BY_FIELD.get(field, "document") if field else None
         slices = _slices(domain, reading.renderer or of_rows)
         package = f"{base}/{name}" if is_archive else base
-        about = package, "unknown", slices, reading.min_bytes, True, task.parts, task.scattered
+        about = package, "unknown", slices, 1, True, task.parts, task.scattered
         records = (_named(record, field) for record in read(file, slices, span, name))
         yield from documents_of(SourceTask(file, name, span, *about), Counter(), records)
     except (InputError, Refused) as error:

@@ -129,9 +129,8 @@ def _pages(block: _Block) -> Iterator[WebRecord]:
     page = WebRecord(block.headers.get("warc-target-uri", ""), block.headers.get("warc-date", ""))
     head, _, body = block.content.partition(b"\r\n\r\n")
     status, *lines = head.decode("latin-1").split("\r\n")
-    fields = {
-        name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
-    }
+    pairs = (line.partition(":") for line in lines)
+    fields = {name.strip().lower(): value.strip() for name, _, value in pairs}
     kind = fields.get("content-type", "").lower()
     is_page = re.match(r"HTTP/\S+ 200\b", status) and kind.startswith(("text/html", "application/xhtml"))
     reason = block.fault
@@ -156,16 +155,12 @@ def _payload(block: _Block, body: bytes, fields: dict[str, str]) -> tuple[bytes,
     for encoding in reversed(fields.get("content-encoding", "").lower().split(",")):
         html = _inflated(html, encoding.strip())
     # Crawlers differ in what they call the payload.
-    for name, candidates in (
-        ("warc-block-digest", [block.content]),
-        ("warc-payload-digest", [body, plain, html]),
-    ):
+    of_name = {"warc-block-digest": [block.content], "warc-payload-digest": [body, plain, html]}
+    for name, candidates in of_name.items():
         algorithm, _, told = block.headers.get(name, "").lower().partition(":")
         if algorithm in ("sha1", "sha256", "md5"):
-            digests = (hashlib.new(algorithm, data, usedforsecurity=False) for data in candidates)
-            if not any(
-                told in (d.hexdigest(), base64.b32encode(d.digest()).decode().lower()) for d in digests
-            ):
+            found = [hashlib.new(algorithm, data, usedforsecurity=False).digest() for data in candidates]
+            if not any(told in (one.hex(), base64.b32encode(one).decode().lower()) for one in found):
                 raise ValueError(f"wrong digest: {name} says {told[:64]}")
             return html, True
     return html, False
