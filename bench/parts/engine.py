@@ -12,50 +12,35 @@ import re
 import sys
 import sysconfig
 from collections.abc import Iterator
+from inspect import getsource
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import orjson
-import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 import zstandard
+from parts.cleaning import clean
 from parts.measuring import Measured, measure
 
 from lmlab.core import environ
 from lmlab.corpus.archives import members
-from lmlab.dataflow import Dataset
 from lmlab.storage import Path as StoragePath
 
 RUNS, SHARDS, PARTS = 3, 8, 8
 TEXT_BYTES = 260_000_000
 LONGEST_BYTES = 3_000_000
-SCHEMA = pa.schema([("id", pa.string()), ("text", pa.large_string()), ("source_id", pa.string())])
-
-CLEAN = r'''
-_SPACE, _GAP = re.compile(r"\s"), re.compile(r"\s{129,}")
-
-def clean(row):
-    """Whitespace runs over 128 cut. Each holds a place 129 n and reaches 64 from it to one side."""
-    text = row["text"]
-    for space in _SPACE.finditer(text[::129]):
-        at = 129 * space.start()
-        if text[at : at + 65].isspace() or text[max(0, at - 64) : at + 1].isspace():
-            text = _GAP.sub(lambda gap: gap[0][:128], text)
-            break
-    return {"id": xxhash.xxh3_128_hexdigest(text.encode()), "text": text, "source_id": row["id"]}
-'''
-exec(CLEAN)  # the very text that the peer runs
-
 PEER = f"""
 import re, sys
+from typing import Any
 import pyarrow as pa, xxhash
 from zephyr.context import ZephyrContext
 from zephyr.dataset import Dataset
 from zephyr.runners import InlineRunner
-{CLEAN}
+_SPACE, _GAP = re.compile(r"\\s"), re.compile(r"\\s{{129,}}")
+{getsource(clean)}
 name, source, out, scratch = sys.argv[1:]
 schema = pa.schema([("id", pa.string()), ("text", pa.large_string()), ("source_id", pa.string())])
 data = Dataset.from_files(source + "/*.jsonl.zst").load_jsonl().map(clean)
@@ -66,7 +51,7 @@ data = data.write_parquet(out + "/part-{{shard:05d}}.parquet", schema=schema)
 with ZephyrContext(max_workers=2, stage_runner_factory=InlineRunner, chunk_storage_prefix=scratch) as context:
     context.execute(data)
 """
-OURS = "import sys; sys.path.insert(0, sys.argv[1]); from parts.engine import ours; ours(*sys.argv[2:])"
+OURS = "import sys; sys.path.insert(0, sys.argv[1]); from parts.cleaning import ours; ours(*sys.argv[2:])"
 
 
 def figures() -> Iterator[dict[str, Any]]:
@@ -76,14 +61,6 @@ def figures() -> Iterator[dict[str, Any]]:
         size, wanted = write_input(folder / "in")
         for figure in ("B1", "B2"):
             yield _compared(figure, folder, wanted[figure]) | {"text_mb": size / 1e6}
-
-
-def ours(name: str, source: str, out: str) -> None:
-    """Our side, as a user writes it."""
-    data = Dataset.files(f"{source}/*.jsonl.zst").map(clean)  # noqa: F821 # pyrefly: ignore - from CLEAN
-    if name == "B2":
-        data = data.dedup("id", sort="source_id", shards=PARTS)
-    data.write_parquet(out + "/part-{shard:05d}.parquet", SCHEMA).run()
 
 
 def write_input(folder: Path) -> tuple[int, dict[str, str]]:
@@ -144,7 +121,7 @@ def _compared(name: str, folder: Path, wanted: str) -> dict[str, Any]:
     mine, theirs, is_same = [], [], True
     for run in range(RUNS):
         out = folder / f"{name}-{run}"
-        mine.append(measure([sys.executable, "-c", OURS, bench, name, source, f"{out}-ours"]))
+        mine.append(measure([sys.executable, "-c", OURS, bench, name, source, f"{out}-ours", str(PARTS)]))
         is_same &= _digest_of(Path(f"{out}-ours"), name) == wanted
         if python is not None:
             theirs.append(measure([python, "-c", PEER, name, source, f"{out}-peer", f"{out}-scratch"]))

@@ -33,7 +33,7 @@ class Measured:
 def measure(work: Sequence[str] | Callable[[], Any], timeout_s: float = 1200) -> Measured:
     """Run a program in a process of its own, or a function in this one, whose own memory then counts too."""
     watch = _Watch()
-    before_s = _used_s()
+    before_s = _used_s(callable(work))
     if callable(work):
         with watch.over(os.getpid()):
             result = work()
@@ -42,11 +42,13 @@ def measure(work: Sequence[str] | Callable[[], Any], timeout_s: float = 1200) ->
             result, _ = child.communicate(timeout=timeout_s)
         if child.returncode != 0:
             raise subprocess.CalledProcessError(child.returncode, work)
-    return Measured(_used_s() - before_s, watch.peak / 1e6, watch.worker / 1e6, result)
+    return Measured(_used_s(callable(work)) - before_s, watch.peak / 1e6, watch.worker / 1e6, result)
 
 
-def _used_s() -> float:
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+def _used_s(with_own: bool) -> float:
+    """With a program the looking, which this process does, is not counted."""
+    usages = [resource.getrusage(resource.RUSAGE_CHILDREN)]
+    usages += [resource.getrusage(resource.RUSAGE_SELF)] if with_own else []
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
