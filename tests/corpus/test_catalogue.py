@@ -1,5 +1,8 @@
 """The catalogue: every entry is whole, and nothing can be fetched that is not pinned."""
 
+import subprocess
+import sys
+
 import pytest
 
 from lmlab.core.errors import ConfigError
@@ -63,3 +66,10 @@ def test_only_files_in_a_language_are_code():
     assert code_only("", {"extension": "PY"}) == ""
     assert code_only("", {"path": "a/b.csv"}) == "not code: csv"
     assert code_only("", {"path": "LICENSE"}) == "not code: no ending"
+
+
+def test_naming_sources_loads_nothing_heavy():
+    code = (
+        "import sys, lmlab.corpus.registry; print({'pyarrow', 'numpy', 'resiliparse'} & sys.modules.keys())"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"

@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterator
 from fnmatch import translate
 from typing import IO, Any, NoReturn
 
-import pyarrow as pa
-
 from lmlab.core.errors import InputError
 from lmlab.core.units import format_bytes
 from lmlab.storage import Path
@@ -31,13 +29,20 @@ _BLOCK = 1 << 20
 # The last three are what zipfile raises for flags and lengths that it can't read.
 _BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 _BROKEN = (*_BROKEN, struct.error, ValueError, RuntimeError)
+
+
+def _zstd(file: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(file, "zstd")  # zstandard's own reader takes a cut file for a whole one
+
+
 _INFLATED: dict[str, Callable[[Any], Any]] = {
     "gz": lambda file: gzip.GzipFile(fileobj=file),
     "tgz": lambda file: gzip.GzipFile(fileobj=file),
     "xz": lzma.LZMAFile,
     "bz2": bz2.BZ2File,
-    # zstandard's own reader takes a cut file for a whole one.
-    "zst": lambda file: pa.CompressedInputStream(file, "zstd"),
+    "zst": _zstd,
 }
 Wanted = Callable[[str], bool]
 Span = tuple[int, int]
