@@ -2,7 +2,7 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path as LocalPath
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -10,11 +10,9 @@ from typing import Any
 from lmlab.core.errors import ConfigError
 from lmlab.corpus.download import download, sha256_of
 from lmlab.corpus.interpreter import pack
-from lmlab.corpus.places import PATIENT, RECORDS, Ranges, bring_all, describe, recorded
+from lmlab.corpus.places import PATIENT, RECORDS, Ranges, Say, bring_all, describe, recorded
 from lmlab.corpus.registry import SOURCE_NAMES, AnySource, Files, Source
 from lmlab.storage import Path, write_json
-
-Say = Callable[[str, int, int], None]
 
 
 def fetch_all(sources: Sequence[AnySource], out: Path, say: Say, ranges: Ranges = PATIENT) -> dict[str, Any]:

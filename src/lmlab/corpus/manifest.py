@@ -69,13 +69,10 @@ class Manifest:
         if self.dev_from is None or self.test_from is None:
             return "train"
         bounds = self.dev_from, self.test_from
-        if (
-            not isinstance(day, str)
-            or not _DAY.fullmatch(day)
-            or any(b != day and b.startswith(day) for b in bounds)
-        ):
+        if not isinstance(day, str) or not _DAY.fullmatch(day):
             return "no date"
-        return SPLITS[sum(day >= bound for bound in bounds)]
+        is_coarse = any(bound.startswith(day) and bound != day for bound in bounds)
+        return "no date" if is_coarse else SPLITS[sum(day >= bound for bound in bounds)]
 
 
 def fingerprint(raw: dict[str, Any]) -> str:

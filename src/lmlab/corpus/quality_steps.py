@@ -212,29 +212,22 @@ def buckets(
     buckets.json says of every bucket: its boundaries, documents, bytes, estimated tokens and domains.
     """
     from lmlab.corpus.schema import parts_of
-    from lmlab.corpus.traits.topics import (
-        BUCKETS,
-        SCORES,
-        assign_buckets,
-        edges_of,
-        sample_scores,
-        tabulated,
-    )
+    from lmlab.corpus.traits import topics as traits
     from lmlab.storage import read_json, write_json
 
     about = read_json(topics.path / "topics.json")["topics"]
     parts = parts_of(documents.path)
     with open_runner(workers) as runner:
         if boundaries is None:
-            draw = partial(sample_scores, topics.path, scores.path, -(-SCORES // len(parts)))
-            edges = edges_of(runner.run(draw, parts, name="boundaries"), len(about), quantiles)
+            draw = partial(traits.sample_scores, topics.path, scores.path, -(-traits.SCORES // len(parts)))
+            edges = traits.edges_of(runner.run(draw, parts, name="boundaries"), len(about), quantiles)
         else:
             edges = read_json(boundaries.path / "buckets.json")["edges"]
-        assign = partial(assign_buckets, topics.path, scores.path, out.path, edges)
+        assign = partial(traits.assign_buckets, topics.path, scores.path, out.path, edges)
         counted = runner.run(assign, parts, name="buckets")
-    table = tabulated(about, edges, counted, bytes_per_token)
+    table = traits.tabulated(about, edges, counted, bytes_per_token)
     write_json(out.path / "buckets.json", {"edges": edges, "topics": table})
-    return Buckets(documents=sum(row["documents"] for row in table), columns=tuple(BUCKETS.names[1:]))
+    return Buckets(documents=sum(row["documents"] for row in table), columns=tuple(traits.BUCKETS.names[1:]))
 
 
 @step(resumes=True)
