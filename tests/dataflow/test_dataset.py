@@ -278,6 +278,26 @@ def test_a_key_or_record_that_can_not_be_moved_is_named(tmp_path):
         Dataset.from_list([{"n": 1}]).map(functions.with_generator).group_by("n", first).run(**HERE)
 
 
+def test_a_broken_parquet_file_can_be_quarantined_and_the_others_are_read(tmp_path):
+    write_numbers(tmp_path / "a.parquet", rows=10)
+    (tmp_path / "b.parquet").write_bytes(b"broken")
+    data = Dataset.files(f"{tmp_path}/*.parquet").write_jsonl(f"{tmp_path}/out/{{shard}}.jsonl")
+    with pytest.raises(InputError, match=r"b\.parquet can't be read as Parquet"):
+        data.run(**HERE)
+    result = data.run(**HERE, on_error="quarantine")
+    assert result.failed == (f"{tmp_path}/b.parquet",)
+    assert (result.counters["records_out"], result.quarantined) == (10, 1)
+
+
+def test_a_filter_that_does_not_fit_the_file_is_named_and_one_on_its_path_works(tmp_path):
+    write_numbers(tmp_path / "a.parquet", rows=10)
+    data = Dataset.files(tmp_path / "a.parquet", path_column="path")
+    assert data.filter(pc.field("path") != "").count(**HERE) == 10
+    for condition in (pc.field("m") > 1, pc.field("n") > "x"):
+        with pytest.raises(InputError, match=r"a\.parquet does not fit the filter"):
+            Dataset.files(tmp_path / "a.parquet").filter(condition).run(**HERE)
+
+
 def test_records_keep_their_types_through_a_group_by():
     record = {"n": 1, "day": datetime(2026, 1, 2, tzinfo=UTC), "pair": (1, 2), "price": Decimal("1.5")}
     data = Dataset.from_list([{**record, "naive": datetime(2026, 1, 2)}, record])
@@ -310,6 +330,8 @@ def test_values_of_a_wrong_kind_are_named(tmp_path):
         Dataset.files(tmp_path)
     with pytest.raises(ConfigError, match="on_error='skip' is not known"):
         data.run(**HERE, on_error="skip")
+    with pytest.raises(ConfigError, match="how='outer' is not known"):
+        data.sorted_merge_join(data, "n", how="outer")
     endless: list = []
     endless.append(endless)
     with pytest.raises(ConfigError, match=r"can't be sent to a worker .*cyclic"):
@@ -337,7 +359,7 @@ def test_a_function_of_the_running_script_is_refused_in_one_line_or_runs_here(tm
         sys.stdout.write(f"{error}|{data.run(on='local', workers=1).values}")
 """)
     told, values = subprocess.check_output([sys.executable, script], text=True).split("|")
-    assert told.startswith("double stands in the script that is running")
+    assert told.startswith("double stands in the running script")
     assert values == "[2, 4]"
 
 

@@ -316,7 +316,7 @@ class _Namer(pickle.Pickler):
             raise ConfigError(f"{name} can't be sent to a worker. Define it at the top level of a module.")
         if value.__module__ == "__main__" and not self.is_here:
             raise ConfigError(
-                f"{value.__qualname__} stands in the script that is running, where no other process can find it. "
+                f"{value.__qualname__} stands in the running script, where no other process can find it. "
                 "Move it into a module, or give workers=1."
             )
         functions = (

@@ -113,9 +113,13 @@ def read_batches(
 
             with path.open() as source:
                 fragment = ds.ParquetFileFormat().make_fragment(source, row_groups=wanted)
-                yield from fragment.scanner(
-                    columns=schema.names, filter=where, use_threads=False
-                ).to_batches()
+                try:
+                    scanner = fragment.scanner(columns=schema.names, filter=where, use_threads=False)
+                except (pa.ArrowException, TypeError, ValueError) as error:
+                    raise InputError(
+                        f"{path} does not fit the filter {where} ({_first_line(error)}). Correct it."
+                    ) from error
+                yield from scanner.to_batches()
             return
         done = 0
         row_bytes = sum(group.total_byte_size for group in sizes) // max(1, file.metadata.num_rows)

@@ -95,19 +95,14 @@ class Dataset:
         """Records that fit: a function, or an expression of pyarrow (which the reader takes) or polars."""
         if callable(condition) and type(condition).__module__.partition(".")[0] not in ("pyarrow", "polars"):
             return self._then("filter", condition)
-        is_first = not self.ops and self.reading.where is None and self._reads_parquet()
-        if is_first and type(condition).__module__.startswith("pyarrow"):
+        is_taken = self.reading.where is None and self._reaches_reader()
+        if is_taken and type(condition).__module__.startswith("pyarrow"):
             return replace(self, reading=replace(self.reading, where=condition))
         return self._then("where", condition)
 
     def select(self, *columns: str) -> "Dataset":
         """Only these columns; straight after `files`, only they are read."""
-        if (
-            not self.ops
-            and self.reading.columns is None
-            and self.reading.path_column is None
-            and self._reads_parquet()
-        ):
+        if self.reading.columns is None and self._reaches_reader():
             return replace(self, reading=replace(self.reading, columns=columns))
         return self._then("select", columns)
 
@@ -178,6 +173,8 @@ class Dataset:
 
         `combine(left, right)`, where `right` may be None if `how` is "left".
         """
+        if how not in ("inner", "left"):
+            raise ConfigError(f"how={how!r} is not known. Give 'inner' or 'left'.")
         if len(self.shards) != len(right.shards):
             raise ConfigError(
                 f"sorted_merge_join of {len(self.shards)} and {len(right.shards)} shards: keys would miss. "
@@ -235,9 +232,11 @@ class Dataset:
     def _then(self, kind: str, function: Any, setting: Any = None) -> "Dataset":
         return replace(self, ops=(*self.ops, Op(kind, function, setting)))
 
-    def _reads_parquet(self) -> bool:
+    def _reaches_reader(self) -> bool:
+        """Whether the reader of Parquet can do what comes next."""
         pieces = [piece for shard in self.shards for piece in shard]
-        return bool(pieces) and all(isinstance(p, FilePiece) and p.format == "parquet" for p in pieces)
+        is_parquet = all(isinstance(p, FilePiece) and p.format == "parquet" for p in pieces)
+        return bool(pieces) and is_parquet and not self.ops and self.reading.path_column is None
 
 
 def _length(records: Iterator[Any]) -> int:

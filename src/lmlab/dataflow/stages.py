@@ -21,7 +21,7 @@ from lmlab.core.errors import InputError, LmlabError
 from lmlab.dataflow import joining
 from lmlab.dataflow.counters import Tally, count, counted
 from lmlab.dataflow.failures import RecordFailed
-from lmlab.dataflow.files import conform, json_line, parquet_sink, to_table, write_lines
+from lmlab.dataflow.files import Bad, conform, json_line, parquet_sink, to_table, write_lines
 from lmlab.dataflow.sharing import offer
 from lmlab.dataflow.shuffle import (
     Run,
@@ -180,8 +180,8 @@ class _Trace:
             raise InputError(f"{where}: {error}") from error
         raise RecordFailed(f"{where}: {told}") from error
 
-    def bad_line(self, path: Path) -> Callable[[int, str, bytes], None] | None:
-        """Takes the broken lines of a file, if they may be set aside."""
+    def bad_line(self, path: Path) -> Bad | None:
+        """Takes what is broken in a file, if that may be set aside."""
 
         def put(number: int, error: str, line: bytes) -> None:
             self._put(f"{path.name}:{number}", error, line.decode(errors="replace"))
@@ -242,7 +242,16 @@ def _pieces(piece: Any, reading: Reading, trace: _Trace, batched: bool) -> Strea
             return merge(piece.runs, piece.spill)
         case FilePiece(format="jsonl"):
             return read_rows(piece, reading, trace.bad_line(piece.path))
-    return _as_rows(read_tables(piece, reading), not batched)
+    return _as_rows(_tables(piece, reading, trace.bad_line(piece.path)), not batched)
+
+
+def _tables(piece: FilePiece, reading: Reading, bad: Bad | None) -> Stream:
+    try:
+        yield from read_tables(piece, reading)
+    except InputError as error:
+        if bad is None:
+            raise
+        bad(0, str(error), b"")
 
 
 def _as_rows(stream: Stream, batched: bool) -> Stream:
