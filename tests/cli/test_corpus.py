@@ -237,6 +237,7 @@ def test_a_folder_with_something_in_it_is_not_written_to(call, folder):
 def test_packed_files_crawls_and_manuals_are_read_like_any_other(corpus, folder):
     for path in list(folder.iterdir()):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (folder / "windows.txt").write_bytes(f"{STORY}\r\n".encode("utf-16"))
     (folder / "notes.txt.gz").write_bytes(gzip.compress(NOTES.encode()))
     (folder / "notes.txt.bz2").write_bytes(
         bz2.compress(STORY.encode()[:90]) + bz2.compress(STORY.encode()[90:])
@@ -249,6 +250,7 @@ def test_packed_files_crawls_and_manuals_are_read_like_any_other(corpus, folder)
     (folder / "crawl.warc.gz").write_bytes(gzip.compress(f"{head}{page}\r\n\r\n".encode()))
     corpus("extract", folder, "--out", folder.parent / "out")
     assert documents(folder.parent / "out") == {
+        "mine/windows.txt": f"{STORY}\n",
         "mine/notes.txt.gz": NOTES,
         "mine/notes.txt.bz2": STORY,
         "mine/man/man1/ls.1.gz": "NAME\nls - list\n",

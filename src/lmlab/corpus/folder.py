@@ -20,6 +20,7 @@ from lmlab.corpus.extracting import Say, SourceTask, documents_of, rounds, write
 from lmlab.corpus.reading import ARCHIVES, CRAWLS, PACKED, Record, by_size, loaded, read, spans
 from lmlab.corpus.registry import Slice
 from lmlab.corpus.render.chat import SAID
+from lmlab.corpus.render.rendered import UTF16
 from lmlab.corpus.schema import PART_BYTES, REJECTED, Stage, document_id
 from lmlab.dataflow.runner import Runner
 from lmlab.dataflow.shuffle import scatter
@@ -122,7 +123,8 @@ def _rows(file: Path, span: Span | None, task: FolderTask) -> Iterator[dict[str,
         if file.is_local and file.is_dir():
             raise InputError(f"{file} is a link to a folder, which is not followed. Read that one too.")
         field = "" if is_archive or reading.renderer else _text_field(file, reading.text_field)
-        if not is_packed and not field and b"\0" in file.read_range(0, HEAD_BYTES):
+        head = b"" if is_packed or field else file.read_range(0, HEAD_BYTES)
+        if b"\0" in head and not head.startswith(UTF16):
             yield _rejected(base, name, domain, "no text: it holds null bytes")
             return
         of_rows = RENDERER_BY_FIELD.get(field, "document") if field else None

@@ -1,5 +1,6 @@
 """What a renderer gives back, and how it reads the fields of a row: an error names what is missing."""
 
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -10,6 +11,7 @@ Row = dict[str, Any]
 Value = TypeVar("Value")
 _NOTHING: Mapping[str, Json] = MappingProxyType({})
 _SCALARS = (str, int, float)
+UTF16 = (BOM_UTF16_LE, BOM_UTF16_BE)
 
 
 class Rendered(NamedTuple):
@@ -60,5 +62,5 @@ def blocks(*texts: str) -> str:
 
 
 def decode(data: bytes) -> str:
-    """UTF-8 with each undecodable byte replaced by U+FFFD; a byte order mark is dropped."""
-    return data.decode("utf-8-sig", errors="replace")
+    """UTF-8, or UTF-16 after its mark, with what is undecodable replaced by U+FFFD; the mark is dropped."""
+    return data.decode("utf-16" if data.startswith(UTF16) else "utf-8-sig", errors="replace")
