@@ -107,13 +107,15 @@ def test_rules_of_one_name_would_overwrite_what_the_other_rejects(corpus, out):
         select.body(out(), made, (), workers=1)
 
 
-def test_spans_are_not_cut_from_a_text_that_another_rule_has_cut(corpus, out):
-    made, attributes = corpus
-    spans = attributes("spans", {text: [{"start": 0, "end": 3}] for text in TEXTS}, "spans")
-    with pytest.raises(
-        ConfigError, match="'a' and 'b' both cut spans, and those of the second are places in"
-    ):
-        select.body(out(), made, (RemoveSpans("a", spans), RemoveSpans("b", spans)), workers=1)
+def test_spans_of_several_rules_are_all_places_in_the_text_as_it_was(corpus, out, rows_of):
+    made, attributes = corpus  # "text number 0"
+    first = attributes("first", {text: [{"start": 0, "end": 5}] for text in TEXTS}, "spans")
+    spans = [{"start": 3, "end": 6, "replacement": "?"}, {"start": 12, "end": 14, "replacement": "<N>"}]
+    then = attributes("then", dict.fromkeys(TEXTS[10:], spans), "spans")
+    rules = (RemoveSpans("a", first), RemoveSpans("b", then, keep_if_missing=True))
+    select.body(out(), made, rules, workers=1)
+    found = {row["text"] for row in rows_of(out().path)}
+    assert found == {f"number {i}" for i in range(10)} | {"umber <N>"}
 
 
 def test_replacement_of_the_same_length_is_an_edit_too(corpus, out):

@@ -149,7 +149,7 @@ def write_rejected(file: Path, table: pa.Table, reasons: Sequence[str | None]) -
     """Write the documents that there is a reason against, with it; no file if there is none."""
     column = pa.array(reasons, pa.string())
     if column.null_count < len(column):
-        marked = table.append_column(REJECTED.field("reason"), column)
+        marked = table.select(DOCUMENTS.names).append_column(REJECTED.field("reason"), column)
         write_parquet(file, marked.filter(column.is_valid()))
 
 

@@ -25,6 +25,8 @@ from lmlab.dataflow.files import read_parquet, write_parquet
 from lmlab.dataflow.runner import Runner
 from lmlab.storage import Path
 
+_CUTS = pa.list_(pa.struct({"start": pa.int64(), "end": pa.int64(), "replacement": pa.string()}))
+
 
 def select_all(
     documents: Path, out: Path, rules: Sequence[Rule], rejected: Path | None, runner: Runner, say: Say
@@ -50,12 +52,6 @@ def _check(rules: Sequence[Rule]) -> None:
         raise ConfigError(
             f"The rules are {', '.join(map(repr, names)) or 'none'}: what each rejects goes to a folder of "
             "its name, so there must be some, of different names. Name them."
-        )
-    cuts = [rule.stage for rule in rules if isinstance(rule, RemoveSpans)]
-    if len(cuts) > 1:
-        raise ConfigError(
-            f"{cuts[0]!r} and {cuts[1]!r} both cut spans, and those of the second are places in a text that "
-            "the first has changed. Select with the first, then find the spans of what is left."
         )
 
 
@@ -99,7 +95,7 @@ def select_part(part: Path, out: Path, rules: Sequence[Rule], rejected: Path | N
         stage.edited = is_edited.filter(pa.array(kept)).to_pylist().count(True)
         stage.dropped = Counter(kind_of(reason) for reason in reasons if reason is not None)
         stages.append(stage)
-    write_parquet(out / part.name, table.cast(DOCUMENTS))
+    write_parquet(out / part.name, table.select(DOCUMENTS.names).cast(DOCUMENTS))
     return stages
 
 
@@ -124,15 +120,34 @@ def judged(rule: Rule, table: pa.Table, part_name: str) -> tuple[pa.Table, list[
 
 
 def _without_spans(table: pa.Table, spans: Iterable[Any]) -> tuple[pa.Table, list[str | None]]:
-    texts, reasons = [], []
-    for value, cuts in zip(table.column("text"), spans, strict=True):
-        text = value.as_py()
-        if cuts:
-            text = _cut(text, [(cut["start"], cut["end"], cut.get("replacement", "")) for cut in cuts])
+    """Cut them out of the original text, which stays beside the edited one: the next rule's lie in it too."""
+    if "cuts" not in table.column_names:
+        table = table.append_column("original", table.column("text"))
+        table = table.append_column("cuts", pa.array([[]] * table.num_rows, _CUTS))
+    texts, reasons, all_cuts = [], [], []
+    columns = (table.column(name).to_pylist() for name in ("original", "text", "cuts"))
+    for original, before, cuts, more in zip(*columns, spans, strict=True):
+        new = [(cut["start"], cut["end"], cut.get("replacement", "")) for cut in more or ()]
+        merged = _merged([*((cut["start"], cut["end"], cut["replacement"]) for cut in cuts), *new])
+        text = _cut(original, merged) if new else before
         texts.append(text)
-        reasons.append("nothing left: all of it was cut" if cuts and not text.strip() else None)
-    place = table.schema.get_field_index("text")
-    return table.set_column(place, DOCUMENTS.field("text"), pa.array(texts, pa.large_string())), reasons
+        all_cuts.append([dict(zip(("start", "end", "replacement"), cut, strict=True)) for cut in merged])
+        reasons.append("nothing left: all of it was cut" if new and not text.strip() else None)
+    made = {"text": pa.array(texts, pa.large_string()), "cuts": pa.array(all_cuts, _CUTS)}
+    for name, values in made.items():
+        table = table.set_column(table.column_names.index(name), name, values)
+    return table, reasons
+
+
+def _merged(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """In order, and those that overlap as one with the replacement of the first."""
+    merged: list[tuple[int, int, str]] = []
+    for start, end, replacement in sorted(spans):
+        if merged and start < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]), merged[-1][2])
+        else:
+            merged.append((start, end, replacement))
+    return merged
 
 
 def _cut(text: str, spans: Sequence[tuple[int, int, str]]) -> str:
