@@ -42,6 +42,7 @@ from lmlab.storage import Path, read_json
 Say = Callable[[str, int, int], None]
 UNPACKED = 3
 """Text is about three times its archive: sizes the parts before anything is read."""
+LARGEST_PART_BYTES = 256 << 20
 ROUND_BYTES = 32 << 20
 QUARANTINED_BYTES = 1 << 20
 """Of a record that can't be rendered, no more than this is kept."""
@@ -86,7 +87,7 @@ def extract_all(
     """
     entries = _listed(raw)
     # A property of the input, not of the machine: the same sources give the same parts everywhere.
-    parts = max(1, math.ceil(sum(entry["bytes"] for entry in entries) * UNPACKED / PART_BYTES))
+    parts = part_count(sum(entry["bytes"] for entry in entries) * UNPACKED)
     tasks: list[SourceTask] = []
     for entry in entries:
         path, package = raw / "archives" / entry["file"], entry["package"]
@@ -99,6 +100,19 @@ def extract_all(
     found = runner.run(render_source, tasks, name="render", progress=partial(say, "rendering sources"))
     _check_found(tasks, found)
     return write_parts(tuple(task.scattered for task in tasks), parts, out, runner, say)
+
+
+def part_count(size_bytes: int) -> int:
+    """Parts of about 16 MiB up to 64 of them; of more text the parts grow, up to 256 MiB.
+
+    Each source is scattered to every part, so a hundred thousand of them would be mostly headers.
+
+    >>> part_count(1 << 20), part_count(1 << 30), part_count(10 << 30), part_count(1 << 40)
+    (1, 64, 64, 4096)
+    """
+    return max(
+        1, min(math.ceil(size_bytes / PART_BYTES), max(64, math.ceil(size_bytes / LARGEST_PART_BYTES)))
+    )
 
 
 def write_parts(scattered: tuple[Path, ...], parts: int, out: Path, runner: Runner, say: Say) -> Stage:

@@ -4,7 +4,6 @@ Files of rows give a document a row, archives one a member. What is no text, or 
 with its reason and stops nothing.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,12 +15,12 @@ import orjson
 from lmlab.core.config import canonical
 from lmlab.core.errors import InputError, Refused
 from lmlab.corpus.archives import Span
-from lmlab.corpus.extracting import Say, SourceTask, documents_of, rounds, write_parts
+from lmlab.corpus.extracting import Say, SourceTask, documents_of, part_count, rounds, write_parts
 from lmlab.corpus.reading import ARCHIVES, CRAWLS, PACKED, Record, by_size, loaded, read, spans
 from lmlab.corpus.registry import Slice
 from lmlab.corpus.render.chat import SAID
 from lmlab.corpus.render.rendered import UTF16
-from lmlab.corpus.schema import PART_BYTES, REJECTED, Stage, document_id
+from lmlab.corpus.schema import REJECTED, Stage, document_id
 from lmlab.dataflow.runner import Runner
 from lmlab.dataflow.shuffle import scatter
 from lmlab.storage import Path
@@ -81,7 +80,7 @@ def folder_documents(folder: Path, out: Path, reading: Reading, runner: Runner, 
     found = _listed(folder)
     if not found:
         raise InputError(f"{folder} holds no file with anything in it. Give a folder of texts.")
-    parts = max(1, math.ceil(sum(size for _, size in found) / PART_BYTES))
+    parts = part_count(sum(size for _, size in found))
     base = folder if folder.is_dir() else folder.parent
     tasks: list[FolderTask] = []
     for run in by_size(_pieces(found), lambda piece: piece[2], TASK_BYTES):
