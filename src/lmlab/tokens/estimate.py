@@ -1,7 +1,8 @@
 """How many tokens a text will be, from a sample that is weighted by bytes, and how sure that is.
 
 Windows are drawn at even distances over a domain's bytes, so a document counts as much as it is long; the
-first documents of a file would not do, for what comes first is often of another kind.
+first documents of a file would not do, for what comes first is often of another kind. It reads documents, by
+domain; `corpus.estimate_tokens` reads raw files of any kind, before anything is made of them.
 """
 
 import math
