@@ -51,7 +51,8 @@ def scatter(
             order = np.argsort(target_of_row, kind="stable")
             ends = np.searchsorted(target_of_row[order], np.arange(targets), side="right").tolist()
             for start, end in zip([0, *ends[:-1]], ends, strict=True):
-                writer.write_batch(_one_batch(table.take(order[start:end]), schema))
+                part = table.take(order[start:end]).combine_chunks().to_batches()
+                writer.write_batch(part[0] if part else pa.RecordBatch.from_pylist([], schema=schema))
 
 
 def gather(paths: Sequence[Path], target: int, targets: int, schema: pa.Schema) -> pa.Table:
@@ -61,11 +62,6 @@ def gather(paths: Sequence[Path], target: int, targets: int, schema: pa.Schema) 
         with path.open() as source, pa.ipc.open_file(source) as reader:
             batches += [reader.get_batch(i) for i in range(target, reader.num_record_batches, targets)]
     return pa.Table.from_batches(batches, schema=schema).combine_chunks()
-
-
-def _one_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=schema)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ BEAT_S = 1.0
 _LOOK_S = 0.1
 _SPENDING = threading.Lock()
 _spent_s = 0.0
+_GROWTH_BYTES = 32 << 20
+_kept_bytes = 0
 Message = tuple[int, bytes, bytes]
 """Number of the task, and pickled its function and itself."""
 
@@ -129,9 +131,12 @@ def cpu_spent_s() -> float:
 
 
 def _give_back() -> None:
-    """Return to the system what a task freed: glibc alone would keep 60 MB of it for the next one."""
-    with contextlib.suppress(AttributeError):  # not glibc
-        ctypes.CDLL(None).malloc_trim(0)
+    """Return to the system what a large task freed: glibc alone would keep it, 60 MB after a shuffle."""
+    global _kept_bytes
+    if own_memory_bytes() > _kept_bytes + _GROWTH_BYTES:
+        with contextlib.suppress(AttributeError):  # not glibc
+            ctypes.CDLL(None).malloc_trim(0)
+        _kept_bytes = own_memory_bytes()
 
 
 def own_memory_bytes() -> int:
