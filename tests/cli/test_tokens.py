@@ -30,7 +30,7 @@ def test_a_folder_becomes_a_tokenizer_and_a_store_that_decode_back(folder, tmp_p
     built = said(capsys, "build", folder, "--tokenizer", tokenizer, "--out", store, "--workers", 1)
     assert [line.split()[:2] for line in built.splitlines()[1:3]] == [["docs", "12"], ["text", "2"]]
     found = json.loads(said(capsys, "inspect", store, "--verify", "--json"))
-    assert found["encoded by"] == {"kitoken": 14}
+    assert found["encoded by"] == {"compiled": 14}
     counted = json.loads(said(capsys, "count", folder, "--tokenizer", tokenizer, "--json"))
     tokens = {row["domain"]: row["tokens"] for row in found["domains"]}
     assert {row["domain"]: row["tokens"] for row in counted} == tokens

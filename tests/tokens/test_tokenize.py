@@ -118,4 +118,4 @@ def test_a_store_in_a_bucket_is_written_and_read_without_a_disk(corpus, texts, t
 
 def test_the_ledger_says_what_encoded_the_documents(corpus, texts, trained, tmp_path):
     run(tmp_path / "out", corpus([("docs", text) for text in texts[:9]]), trained, workers=1)
-    assert open_store(Path(tmp_path / "out")).ledger.encoders() == {"kitoken": 9}
+    assert open_store(Path(tmp_path / "out")).ledger.encoders() == {"compiled": 9}

@@ -1,11 +1,9 @@
-"""The fast path: kitoken where its ids equal those of `tokenizers`; otherwise that one, and it is said why.
+"""The fast path: the compiled encoder where its ids equal those of `tokenizers`; otherwise that one, and why.
 
-A tokenizer is tried on hard texts once, in a process of its own, because kitoken ends the process where its
-regular expressions overflow. The verdict is kept below LMLAB_CACHE by the tokenizer's sha256.
+A tokenizer is tried on hard texts once. The verdict is kept below LMLAB_CACHE by the tokenizer's sha256.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -13,21 +11,16 @@ from itertools import islice, product
 
 import numpy as np
 import tokenizers
-from numpy.typing import NDArray
 
 from lmlab.core import environ
-from lmlab.dataflow.failures import TaskFailed, WorkersLost
-from lmlab.dataflow.runner import Limits, open_runner
 from lmlab.storage import Path, read_json, write_json
-from lmlab.tokens.patterns import PATTERNS, byte_letters, pattern_of
+from lmlab.tokens.compiled import CompiledEncoder, Ids, why_not_compiled
+from lmlab.tokens.patterns import byte_letters
 from lmlab.tokens.pieces import Cutter
 
-Ids = NDArray[np.uint32]
 Encode = Callable[[Sequence[bytes]], list[Ids]]
 
-KITOKEN_BYTES = 100_000
-"""A longer piece goes to `tokenizers`: a million blanks overflow kitoken's stack and end the process."""
-VERSION = 1  # of the hard texts
+VERSION = 2  # of the compiled encoder and the hard texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +28,9 @@ class Encoder:
     """Turns pieces of UTF-8 into exactly the ids that `tokenizers` gives. May be used by several threads."""
 
     name: str
-    """"kitoken" or "tokenizers"."""
+    """"compiled" or "tokenizers"."""
     why: str
-    """Why it is not kitoken; empty if it is."""
+    """Why it is not the compiled one; empty if it is."""
     encode: Encode
     cutter: Cutter
 
@@ -63,31 +56,8 @@ def library_encoder(tokenizer: tokenizers.Tokenizer) -> Encode:
     return encode
 
 
-def kitoken_encoder(tokenizer: tokenizers.Tokenizer) -> Encode:
-    """kitoken, without the special tokens: it would cut the text around them even where they are text."""
-    from kitoken import Kitoken
-
-    parts = json.loads(tokenizer.to_str())
-    parts["added_tokens"] = [token for token in parts["added_tokens"] if not token["special"]]
-    parts["post_processor"] = None
-    if name := pattern_of(tokenizer):  # spelled out: of GPT-2's own cutter kitoken makes another one
-        parts["pre_tokenizer"] = json.loads(PATTERNS[name].pre_tokenizer().__getstate__())
-    fast = Kitoken.from_tokenizers(json.dumps(parts).encode())
-    slow = library_encoder(tokenizer)
-
-    def encode(pieces: Sequence[bytes]) -> list[Ids]:
-        return [
-            np.array(fast.encode(piece.decode(), False), np.uint32)
-            if len(piece) <= KITOKEN_BYTES
-            else slow([piece])[0]
-            for piece in pieces
-        ]
-
-    return encode
-
-
 ENCODERS: dict[str, Callable[[tokenizers.Tokenizer], Encode]] = {
-    "kitoken": kitoken_encoder,
+    "compiled": CompiledEncoder,
     "tokenizers": library_encoder,
 }
 
@@ -122,33 +92,25 @@ def hard_texts(tokenizer: tokenizers.Tokenizer) -> Iterator[str]:
 
 
 def _verdict(tokenizer: tokenizers.Tokenizer) -> tuple[str, str]:
-    """Name of the encoder to use, and why it is not kitoken."""
+    """Name of the encoder to use, and why it is not the compiled one."""
     text = tokenizer.to_str()
-    engines = f"{version('tokenizers')} {version('kitoken')} {VERSION}"
-    sha256 = hashlib.sha256(f"{engines} {text}".encode()).hexdigest()
+    sha256 = hashlib.sha256(f"{version('tokenizers')} {VERSION} {text}".encode()).hexdigest()
     kept = Path(environ.cache_dir()) / f"encoders/{sha256}.json"
     if not kept.exists():
-        # Of two workers only the one that is needed starts; a single one would be this very process.
-        with open_runner(2, on="local", limits=Limits(task_failures=1, worker_deaths=1)) as runner:
-            try:
-                (why,) = runner.run(first_difference, [text], name="trying kitoken")
-            except (TaskFailed, WorkersLost) as error:
-                why = str(error)
-        write_json(kept, {"why": why})
+        write_json(kept, {"why": first_difference(text)})
     why = read_json(kept)["why"]
-    return "tokenizers" if why else "kitoken", why
+    return "tokenizers" if why else "compiled", why
 
 
 def first_difference(text: str) -> str:
-    """What kitoken gets wrong of the tokenizer in `text`; empty if it is equal."""
+    """Why the compiled encoder can't be used for the tokenizer in `text`; empty if it is equal."""
     tokenizer = tokenizers.Tokenizer.from_str(text)
     tokenizer.encode_special_tokens = True
-    try:
-        fast, slow = kitoken_encoder(tokenizer), library_encoder(tokenizer)
-        pieces = [text.encode() for text in hard_texts(tokenizer)]
-        for piece, ours, theirs in zip(pieces, fast(pieces), slow(pieces), strict=True):
-            if not np.array_equal(ours, theirs):
-                return f"{piece.decode()[:40]!r} has other ids"
-    except Exception as error:  # noqa: BLE001 - the boundary of a trial: whatever it raises, it is not used
-        return f"{type(error).__name__}: {error}"[:200]
+    if why := why_not_compiled(tokenizer):
+        return why
+    fast, slow = CompiledEncoder(tokenizer), library_encoder(tokenizer)
+    pieces = [text.encode() for text in hard_texts(tokenizer)]
+    for piece, ours, theirs in zip(pieces, fast(pieces), slow(pieces), strict=True):
+        if not np.array_equal(ours, theirs):
+            return f"{piece.decode()[:40]!r} has other ids"
     return ""

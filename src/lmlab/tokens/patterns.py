@@ -14,15 +14,29 @@ from tokenizers import Regex, pre_tokenizers
 
 @dataclass(frozen=True)
 class Pattern:
-    """How one family cuts text."""
+    """How one family cuts text. `kernels` has it in code: whoever adds one extends both."""
 
     regex: str
     digits: int | None
     """Longest run of digits in one word; None = any."""
-    splits_case: bool = False
-    """Whether a word may end between a small letter and a capital."""
+    upper: str = r"\p{L}"
+    """What the first part of a word may be made of, and …"""
+    lower: str = r"\p{L}"
+    """… its second part."""
+    other: str = r"[^\s\p{L}\p{N}]"
+    """What is no blank and in no word of letters or digits."""
     digits_first: bool = False
     """Whether every digit is cut off before the regex sees the text."""
+
+    @property
+    def splits_case(self) -> bool:
+        """Whether a word may end between a small letter and a capital."""
+        return self.upper != self.lower
+
+    @property
+    def is_gpt2(self) -> bool:
+        """Whether only a blank may stand before a word, and line breaks are like other blanks."""
+        return self.regex == _GPT2
 
     def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer:
         """As `tokenizers` builds it."""
@@ -38,7 +52,8 @@ _BLANK = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 _CL100K = rf"{_ENDING}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*{_BLANK}"
 _QWEN2 = _CL100K.replace(r"\p{N}{1,3}", r"\p{N}")
 # Combining marks (\p{M}) count as letters, or Hindi words fall apart at vowel signs.
-_LMLAB = _CL100K.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"\p{L}\p{N}", r"\p{L}\p{M}\p{N}")
+_MARKED, _OTHER = r"[\p{L}\p{M}]", r"[^\s\p{L}\p{M}\p{N}]"
+_LMLAB = _CL100K.replace(r"?\p{L}+", rf"?{_MARKED}+").replace(r"\p{L}\p{N}", r"\p{L}\p{M}\p{N}")
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _O200K = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_ENDING}?|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_ENDING}?"
@@ -49,8 +64,8 @@ PATTERNS = {
     "smollm": Pattern(_GPT2, digits=1, digits_first=True),
     "cl100k": Pattern(_CL100K, digits=3),
     "qwen2": Pattern(_QWEN2, digits=1),
-    "lmlab": Pattern(_LMLAB, digits=3),
-    "o200k": Pattern(_O200K, digits=3, splits_case=True),
+    "lmlab": Pattern(_LMLAB, digits=3, upper=_MARKED, lower=_MARKED, other=_OTHER),
+    "o200k": Pattern(_O200K, digits=3, upper=_UPPER, lower=_LOWER),
 }
 
 
