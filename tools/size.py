@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BUDGETS = {
-    "cli": 2050,
+    "cli": 2350,
     "web": 1200,
     "reports": 1400,
     "posttraining": 1900,
@@ -18,14 +18,14 @@ BUDGETS = {
     "training": 2400,
     "models": 2300,
     "science": 1600,
-    "tokens": 1900,
-    "corpus": 4900,
-    "dataflow": 1600,
+    "tokens": 2800,
+    "corpus": 8150,
+    "dataflow": 2900,
     "artifacts": 5700,
     "cluster": 3400,
     "telemetry": 1400,
-    "storage": 2700,
-    "core": 800,
+    "storage": 2750,
+    "core": 815,
 }
 PAGE_BUDGET = 1500
 FILE_LINES = 600
