@@ -26,7 +26,7 @@ def store(folder, documents: dict[str, range], *, head: Head = HEAD, mask: bool 
     """A store whose document number n of any domain is n ids of n, in two shards."""
     shards = []
     for half in range(2):
-        writer = ShardWriter(Path(folder), f"shard-{half}", head, "kitoken")
+        writer = ShardWriter(Path(folder), f"shard-{half}", head, "compiled")
         for domain, numbers in documents.items():
             for number in numbers[half::2]:
                 tokens, marks = np.full(number, number), np.arange(number) % 2

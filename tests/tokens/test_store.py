@@ -65,7 +65,12 @@ def test_slices_within_a_shard_are_mapped_not_copied(tmp_path) -> None:
 def test_two_thousand_shards_open_in_a_second_without_touching_any(tmp_path) -> None:
     runs = [{"domain": f"web{i % 50}", "tokens": 10, "documents": 2, "bytes": 30} for i in range(2000)]
     shards = [
-        {"file": f"shard-{i:05d}", "encoder": "kitoken", "hashes": {}, "runs": [run, run | {"domain": "all"}]}
+        {
+            "file": f"shard-{i:05d}",
+            "encoder": "compiled",
+            "hashes": {},
+            "runs": [run, run | {"domain": "all"}],
+        }
         for i, run in enumerate(runs)
     ]
     head = {"vocab": 300, "eos_id": 0, "tokenizer": "t@1"}

@@ -46,7 +46,7 @@ class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     file: str
     encoder: str
-    """What encoded it: "kitoken" or "tokenizers"; the ids are the same."""
+    """What encoded it: "compiled" or "tokenizers"; the ids are the same."""
     hashes: dict[str, str]
     """xxh3-64 of each of its files."""
     runs: list[Run]
