@@ -42,7 +42,7 @@ class Source:
     name: str
     """`store/domain`; part of the key of its order, so sources are shuffled differently."""
     tokens: Any
-    """The stream, each document followed by the end token: an array, or several shards that slice like one."""
+    """The stream, each document ended by its token: an array, or several shards that slice like one."""
     weight: float
     """Share in the mixture, relative to the other sources."""
     vocab: int
