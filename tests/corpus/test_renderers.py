@@ -166,7 +166,7 @@ ENDLESS = {
     "a token": ("log", b"eyJ" * 500_000),
     "clocks": ("pgn", {"record": '[Event "x"]\n' + "{ [%a " * 100_000}),
     "open slots": ("massive", {"intent": "a", "locale": "x", "utt": "u", "annot_utt": "[" * 200_000}),
-    "a blank slot": ("massive", {"intent": "a", "locale": "", "utt": "", "annot_utt": "[a :" + 200_000 * " "}),
+    "blank slot": ("massive", {"intent": "a", "locale": "", "utt": "", "annot_utt": "[a :" + 200_000 * " "}),
     "slots": ("massive", {"intent": "a", "locale": "x", "utt": "u", "annot_utt": "[a : " * 100_000}),
     "thoughts": ("chat", {"messages": [
         {"role": "user", "content": "x"}, {"role": "assistant", "content": "<think></tool_call>" * 50_000}]}),
