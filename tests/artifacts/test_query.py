@@ -543,7 +543,7 @@ def test_a_corpus_shows_its_stages_and_samples_of_both_sides(demo):
         "exact duplicate: 100"
     ]
     assert draw(kept=0, reason="nothing") == draw(domain="' OR true --") == []
-    assert demo.get("corpus/runs/one", 422)["error"].endswith("it has no stages.json.")
+    assert demo.get("corpus/runs/one", 422)["error"].endswith("it has neither stages.json nor buckets.json.")
 
 
 def test_the_leaderboard_is_computed_in_the_background(root):
