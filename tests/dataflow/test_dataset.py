@@ -38,7 +38,7 @@ def write_shards(folder: Path, shards: int = 4, rows: int = 30, suffix: str = ".
     for shard in range(shards):
         numbers = range(shard * rows, shard * rows + rows)
         write_jsonl(
-            StoragePath(folder / f"in-{shard}{suffix}"),
+            StoragePath(folder / f"in-{shard:0{len(str(shards - 1))}d}{suffix}"),
             ({"id": f"d{n}", "n": n, "text": f"word{n % 7} word{n % 3} ü", **more} for n in numbers),
         )
     return f"{folder}/in-*{suffix}"
@@ -428,6 +428,12 @@ def test_a_killed_driver_goes_on_where_it_was_and_counts_everything(any_runner, 
                for name in ("out", "fresh")]  # fmt: skip
     assert digest(outputs[0]) == digest(outputs[1])
     assert not list((tmp_path / "out").glob(".work*"))
+
+
+def test_outputs_may_be_named_by_a_path(tmp_path):
+    data = Dataset.from_list([{"n": 1}])
+    assert data.write_jsonl(StoragePath(tmp_path / "out" / "{shard}.jsonl")).run(**HERE).outputs
+    assert (tmp_path / "out" / "0.jsonl").exists()
 
 
 def test_a_finished_run_reads_nothing_and_counts_the_same(tmp_path):

@@ -213,8 +213,9 @@ def test_what_no_node_can_give_is_said_instead_of_waited_for(ray_cluster):
 
 def test_interrupt_ends_the_tasks_on_the_cluster(ray_cluster, tmp_path):
     program = """if True:
-        import sys, faulty_tasks
+        import signal, sys, faulty_tasks
         from lmlab.dataflow import open_runner
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background script ignores it
         with open_runner(2, on=sys.argv[1]) as runner:
             runner.run(faulty_tasks.sleeps_after_mark, [sys.argv[2]], name="sleep")
     """

@@ -35,6 +35,7 @@ def test_lineage_shows_all_nodes_and_edges_and_a_click_opens_config_and_samples(
     )
     assert sorted(names) == [
         f"web/broken@{NEW}, failed",
+        f"web/buckets@{NEW}, built",
         f"web/corpus@{NEW}, built",
         f"web/report@{NEW}, built",
         f"web/source@{NEW}, built",

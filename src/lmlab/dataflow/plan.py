@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lmlab.dataflow.execution import Result
 
 _ALL, _COLLECT = Reading(), Sink("fold")
-Pattern = str | Callable[[int, int], str]
+Pattern = str | Path | Callable[[int, int], str]
 
 
 def first(_key: Any, records: Iterator[Any]) -> Any:
@@ -204,11 +204,11 @@ class Dataset:
 
         `schema` is strict. Without it, it is inferred, and shards that differ in more than nulls are refused.
         """
-        return replace(self, sink=Sink("parquet", pattern, schema))
+        return replace(self, sink=Sink("parquet", _written(pattern), schema))
 
     def write_jsonl(self, pattern: Pattern) -> "Dataset":
         """One file of JSON lines a shard, packed if the name ends in .zst or .gz."""
-        return replace(self, sink=Sink("jsonl", pattern))
+        return replace(self, sink=Sink("jsonl", _written(pattern)))
 
     def reduce(
         self, local: Callable[[Iterator[Any]], Any], combine: Callable[[list[Any]], Any], **options: Any
@@ -251,3 +251,7 @@ def _positive(name: str, number: int) -> int:
     if number < 1:
         raise ConfigError(f"{name}={number}: nothing would come out. Give 1 or more.")
     return number
+
+
+def _written(pattern: Pattern) -> str | Callable[[int, int], str]:
+    return str(pattern) if isinstance(pattern, str | Path) else pattern

@@ -30,6 +30,7 @@ from lmlab.storage import Path
 from lmlab.storage.lab import lab
 
 _SHIPPED = ("LMLAB_", "AWS_", "GOOGLE_", "GCE_METADATA_HOST", "HF_", *environ.ONE_THREAD)
+TRIES = 3
 _OPEN: list[str] = []
 """The cluster, once for each runner of this process: it has one connection."""
 
@@ -227,7 +228,7 @@ def _connect(on: str) -> Any:
     try:
         # An empty list of modules fails in the cluster.
         shipped = {"py_modules": own} if (own := _own_modules()) else {}
-        ray.init(address, logging_level=logging.WARNING, runtime_env=shipped)
+        _join(ray, address, shipped)
     except (RuntimeError, ConnectionError, ValueError, TimeoutError) as error:
         raise HostError(
             f"The cluster {address} can't be used: {_gist(error)} "
@@ -235,6 +236,18 @@ def _connect(on: str) -> Any:
         ) from error
     _OPEN.append(address)
     return ray
+
+
+def _join(ray: Any, address: str, shipped: dict[str, Any]) -> None:
+    """Connect; a busy head node gives up starting its side of a client after 30 s, so that is asked again."""
+    for left in reversed(range(TRIES)):
+        try:
+            ray.init(address, logging_level=logging.WARNING, runtime_env=shipped)
+        except ConnectionAbortedError:
+            if not left:
+                raise
+        else:
+            return
 
 
 def _own_modules() -> list[str]:
