@@ -20,7 +20,7 @@ BUDGETS = {
     "science": 1600,
     "tokens": 2800,
     "corpus": 8150,
-    "dataflow": 2900,
+    "dataflow": 2950,
     "artifacts": 5700,
     "cluster": 3400,
     "telemetry": 1400,

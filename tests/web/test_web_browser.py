@@ -40,7 +40,7 @@ def test_lineage_shows_all_nodes_and_edges_and_a_click_opens_config_and_samples(
         f"web/report@{NEW}, built",
         f"web/source@{NEW}, built",
     ]
-    assert page.locator("svg.lineage path.edge").count() == 3
+    assert page.locator("svg.lineage path.edge").count() == 4
     boxes = page.locator("svg.lineage a.node rect").evaluate_all(
         "all => all.map(n => n.getBoundingClientRect()).map(b => [b.left, b.top, b.right, b.bottom])"
     )
