@@ -21,11 +21,11 @@ os.environ.setdefault("ZEPHYR_MAX_WORKERS", "1")
 sys.modules.setdefault("dupekit", types.ModuleType("dupekit"))
 logging.disable(logging.CRITICAL)
 
-from marin.processing.classification.deduplication.connected_components import (  # noqa: E402
+from marin.processing.classification.deduplication.connected_components import (  # noqa: E402 - after the stand-in above
     connected_components,
 )
-from zephyr.context import ZephyrContext  # noqa: E402
-from zephyr.dataset import Dataset  # noqa: E402
+from zephyr.context import ZephyrContext  # noqa: E402 - after the stand-in above
+from zephyr.dataset import Dataset  # noqa: E402 - after the stand-in above
 
 
 def _used_s() -> float:

@@ -65,7 +65,10 @@ def members_of(
 ) -> Members:
     """The members of an open archive, as `members` gives those of a file; errors name its `place`."""
     matcher = re.compile("|".join(translate(pattern) for pattern in patterns))
-    is_wanted: Wanted = lambda name: matcher.match(name) is not None  # noqa: E731 - with its type
+
+    def is_wanted(name: str) -> bool:
+        return matcher.match(name) is not None
+
     name, size_bytes = "(start)", packed.seek(0, io.SEEK_END)
     packed.seek(0)
     try:

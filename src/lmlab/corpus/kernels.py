@@ -3,6 +3,7 @@
 All three read the UTF-8 bytes of many documents as Arrow lays them out (`data`, `offsets`), so no document is
 copied or decoded by Python. `_clean` turns one document into cleaned codes; everything else counts codes.
 """
+# ruff: noqa: ANN001, ANN201, ANN202 - numba infers the types of what is compiled
 
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +27,7 @@ _RECENT = 1 << 14
 
 
 @compiled
-def _mixed(value):  # noqa: ANN001, ANN202 - numba infers: uint64 to uint64, every bit to every bit
+def _mixed(value):
     value = np.uint64(value)
     value ^= value >> np.uint64(32)
     value *= np.uint64(0xD6E8FEB86659FD93)
@@ -36,7 +37,7 @@ def _mixed(value):  # noqa: ANN001, ANN202 - numba infers: uint64 to uint64, eve
 
 
 @compiled
-def _clean(data, start, end, cap, classes, codes):  # noqa: ANN001, ANN202 - numba infers them
+def _clean(data, start, end, cap, classes, codes):
     """Codes of at most `cap` characters of data[start:end]; gaps collapsed and trimmed; how many."""
     count, gap, newlines, seen = 0, False, 0, 0
     position = start
@@ -75,7 +76,7 @@ def _clean(data, start, end, cap, classes, codes):  # noqa: ANN001, ANN202 - num
 
 
 @compiled
-def _longest(offsets):  # noqa: ANN001, ANN202
+def _longest(offsets):
     longest = 0
     for row in range(len(offsets) - 1):
         longest = max(longest, offsets[row + 1] - offsets[row])
@@ -83,7 +84,7 @@ def _longest(offsets):  # noqa: ANN001, ANN202
 
 
 @compiled
-def minhash_bands(data, offsets, classes, factors, addends, ngram, cap, bands):  # noqa: ANN001, ANN201
+def minhash_bands(data, offsets, classes, factors, addends, ngram, cap, bands):
     """Fill `bands` [documents, bands] with the hash of each band of each MinHash signature.
 
     A signature has len(factors) minima of factor * shingle + addend (mod 2^32) over the character `ngram`s of
@@ -131,7 +132,7 @@ def minhash_bands(data, offsets, classes, factors, addends, ngram, cap, bands): 
 
 
 @compiled
-def word_grams(data, offsets, classes, n, shortest, by_paragraph, grams, paragraphs):  # noqa: ANN001, ANN201
+def word_grams(data, offsets, classes, n, shortest, by_paragraph, grams, paragraphs):
     """Write the hash of every run of `n` words into `grams`, document after document; returns the ends.
 
     `paragraphs` gets the number of the paragraph (blank lines part them) of each. With `by_paragraph` no run
@@ -166,7 +167,7 @@ def word_grams(data, offsets, classes, n, shortest, by_paragraph, grams, paragra
 
 
 @compiled
-def _words(codes, count, words, paragraph_of):  # noqa: ANN001, ANN202
+def _words(codes, count, words, paragraph_of):
     """Hashes of the words in `codes` and the paragraph each stands in; how many."""
     found, paragraph, word, is_open = 0, 0, np.uint64(0), False
     for i in range(count + 1):
@@ -189,7 +190,7 @@ def _words(codes, count, words, paragraph_of):  # noqa: ANN001, ANN202
 
 
 @compiled
-def common(left, right):  # noqa: ANN001, ANN201
+def common(left, right):
     """How many values two sorted arrays without repeats share."""
     i, j, shared = 0, 0, 0
     while i < len(left) and j < len(right):
@@ -205,7 +206,7 @@ def common(left, right):  # noqa: ANN001, ANN201
 
 
 @compiled
-def post(heads, links, owners, used, grams, member):  # noqa: ANN001, ANN201
+def post(heads, links, owners, used, grams, member):
     """Put `member` at the head of the chain of each of its grams, in places from `used` on."""
     for gram in grams:
         links[used], owners[used] = heads[gram], member
@@ -214,7 +215,7 @@ def post(heads, links, owners, used, grams, member):  # noqa: ANN001, ANN201
 
 
 @compiled
-def vote(heads, links, owners, grams, votes):  # noqa: ANN001, ANN201
+def vote(heads, links, owners, grams, votes):
     """Count for every member how many of `grams` have it in their chain."""
     for gram in grams:
         place = heads[gram]
@@ -224,7 +225,7 @@ def vote(heads, links, owners, grams, votes):  # noqa: ANN001, ANN201
 
 
 @compiled
-def long_gaps(data, offsets, longest, found):  # noqa: ANN001, ANN201
+def long_gaps(data, offsets, longest, found):
     """Mark documents that may hold more than `longest` whitespace characters in a row, by their bytes.
 
     Unicode has whitespace of two and three bytes. Each of those bytes counts as one, so that a run is never
@@ -245,5 +246,5 @@ def long_gaps(data, offsets, longest, found):  # noqa: ANN001, ANN201
 
 
 @compiled
-def _may_be_gap(byte):  # noqa: ANN001, ANN202
+def _may_be_gap(byte):
     return 9 <= byte <= 13 or 28 <= byte <= 32 or 0x80 <= byte <= 0xAF or byte == 0xC2 or 0xE1 <= byte <= 0xE3

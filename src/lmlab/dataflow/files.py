@@ -221,7 +221,7 @@ def conform(table: pa.Table, schema: pa.Schema, place: str) -> pa.Table:
 def _column(values: list[Any], field: pa.Field, schema: pa.Schema | None, place: str) -> pa.Array:
     try:
         column = pa.array(values, None if schema is None else field.type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+    except (pa.ArrowException, OverflowError) as error:
         wanted = "of one type" if schema is None else str(field.type)
         raise InputError(
             f"{place}: column {field.name!r} is not {wanted} ({_first_line(error)}). "

@@ -1,4 +1,5 @@
 """The loops behind the traits of documents: hashed features of their bytes, embeddings, nearest topics."""
+# ruff: noqa: ANN001, ANN201, ANN202 - numba infers the types of what is compiled
 
 import numpy as np
 
@@ -8,18 +9,18 @@ _PRIME = np.uint64(0x9E3779B97F4A7C15)
 
 
 @compiled
-def _mixed(value):  # noqa: ANN001, ANN202 - numba infers: uint64 to uint64
+def _mixed(value):
     value = (np.uint64(value) ^ (np.uint64(value) >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     return value ^ (value >> np.uint64(32))
 
 
 @compiled
-def _is_word(byte):  # noqa: ANN001, ANN202
+def _is_word(byte):
     return byte >= 128 or 97 <= byte <= 122 or 65 <= byte <= 90 or 48 <= byte <= 57 or byte == 95
 
 
 @compiled
-def _token(data, position, end):  # noqa: ANN001, ANN202
+def _token(data, position, end):
     """Hash and end of the token at `position`: a word, a mark, or a character of a script without spaces."""
     word = np.uint64(0)
     first = data[position]
@@ -44,7 +45,7 @@ def _token(data, position, end):  # noqa: ANN001, ANN202
 
 
 @compiled
-def _names_something(data, start, end):  # noqa: ANN001, ANN202
+def _names_something(data, start, end):
     """Whether a token is a word of at least three letters: not a mark, a number, a path of an icon."""
     if end - start < 3:
         return False
@@ -55,7 +56,7 @@ def _names_something(data, start, end):  # noqa: ANN001, ANN202
 
 
 @compiled
-def features(data, offsets, words, characters, cap, names_only, place, indices, counts):  # noqa: ANN001, ANN201
+def features(data, offsets, words, characters, cap, names_only, place, indices, counts):
     """Hashed features of every document, each once with its count; returns the ends.
 
     They are runs of up to `words` words and, unless 0, every run of `characters` bytes inside a word with its
@@ -98,7 +99,7 @@ def features(data, offsets, words, characters, cap, names_only, place, indices, 
 
 
 @compiled
-def orthonormal(rows):  # noqa: ANN001, ANN201
+def orthonormal(rows):
     """Make the rows of a matrix perpendicular and of length one in place (a row of no news becomes zeros).
 
     Not LAPACK: its sums depend on how many threads it takes.
@@ -115,7 +116,7 @@ def orthonormal(rows):  # noqa: ANN001, ANN201
 
 
 @compiled
-def nearest(vectors, centroids, topics, similarities):  # noqa: ANN001, ANN201
+def nearest(vectors, centroids, topics, similarities):
     """The most similar of `centroids` [dims, topics] for every vector, and how similar it is."""
     products = np.empty(centroids.shape[1], np.float32)
     for row in range(len(vectors)):
