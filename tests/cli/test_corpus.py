@@ -234,6 +234,15 @@ def test_a_folder_with_something_in_it_is_not_written_to(call, folder):
     assert "holds files already" in err
 
 
+@pytest.mark.parametrize("below", ["man1", "de/man1", "share/man/de/man1"])
+def test_a_manual_is_no_source_of_macros_wherever_the_folder_begins(corpus, tmp_path, below):
+    page = tmp_path / "pages" / below / "ls.1.gz"
+    page.parent.mkdir(parents=True)
+    page.write_bytes(gzip.compress(b".TH LS 1\n.SH NAME\n\\fBls\\fR \\- list\n"))
+    (sample,) = corpus("inspect", tmp_path / "pages")["samples"]
+    assert sample["text"] == "NAME\nls - list\n"
+
+
 def test_packed_files_crawls_and_manuals_are_read_like_any_other(corpus, folder):
     for path in list(folder.iterdir()):
         shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -30,7 +30,7 @@ HEAD_BYTES = 1 << 14
 RENDERER_OF = {
     "html": ("*.html", "*.htm", "*.xhtml"),
     "gettext": ("*.po",),
-    "man": ("*man/man[1-9]/*", "*man/*/man[1-9]/*"),
+    "man": ("man[1-9]/*.[1-9]*", "*/man[1-9]/*.[1-9]*"),
     "dictionary": ("*.dict", "*.dict.dz"),
     "notebook": ("*.ipynb",),
     "mail": ("*.eml",),
