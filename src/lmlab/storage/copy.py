@@ -236,6 +236,7 @@ def _copy_each(source: Path, target: Path, files: dict[str, Stat]) -> None:
 
 def _pass_on(source: Path, target: Path, stop: threading.Event | None = None) -> tuple[int, str]:
     """Stream one file through this process; returns size and sha256 of what was sent."""
+    check(stop, source)  # an empty file has no block to ask at
     size, hasher = source.size(), hashlib.sha256()
 
     def passing() -> Iterator[bytes]:
