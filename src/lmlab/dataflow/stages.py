@@ -299,9 +299,10 @@ def _reduce(op: Op, rows: Stream, trace: _Trace) -> Stream:
     failed: dict[bytes, Exception] = {}
     by, pieces = op.setting
     for key, group in groupby(rows, itemgetter(0)):
-        packed = next(group)[2]
+        values = map(itemgetter(2), group)
+        packed = next(values)
         try:
-            yield from reduced(op.function, by, chain([packed], map(itemgetter(2), group)))  # noqa: B031
+            yield from reduced(op.function, by, chain([packed], values))
         except Exception as error:  # noqa: BLE001 - the boundary of one key
             if not trace.may_set_aside(error):
                 trace.failed(decode(packed), error)

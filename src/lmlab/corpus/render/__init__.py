@@ -16,7 +16,7 @@ Renderer = TypeVar("Renderer", Member, OfRow)
 
 
 def _named(*renderers: Renderer) -> dict[str, Renderer]:
-    return {renderer.__name__: renderer for renderer in renderers}  # type: ignore[attr-defined]
+    return {renderer.__name__: renderer for renderer in renderers}  # type: ignore[attr-defined]  # all functions
 
 
 MEMBERS: dict[str, Member] = {
