@@ -146,6 +146,6 @@ def _figure(name: str, ours: float, peer: float | None, runs: int) -> dict[str, 
         "ratio": ours / peer if peer else None,
         "unit": "MB/CPU-s",
         "better": "higher",
-        "same_work": True,
+        "same_work": None,
         "runs": runs,
     }
