@@ -1,10 +1,12 @@
 """Shape checking, the stores that tests run on, and folders that no test shares with the user's own."""
 
 import contextlib
+import fcntl
 import functools
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +95,19 @@ def any_root(request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storag
     """A fresh root on each kind of store; LMLAB_CONFIG and LMLAB_ROOT say so to child processes too."""
     endpoint = "" if request.param == "local" else request.getfixturevalue(f"{request.param}_endpoint")
     return declare_root(request.param, endpoint, tmp_path, monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def one_client_of_ray_at_a_time(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every Ray cluster of a host hands its clients ports from 23000 on and binds them seconds later, shared:
+    with two clusters, one for each test process, calls then reach the wrong one.
+    """
+    if request.node.get_closest_marker("ray") is None:
+        yield
+        return
+    with (Path(tempfile.gettempdir()) / "lmlab-tests-ray.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")
